@@ -17,6 +17,12 @@
 #include "sink/exec_env.h"
 #include "sink/sink.h"
 
+struct consume_args {
+    const char *group, *exec, *exec_env, *name, *start, *snapshot;
+    int64_t claim_ms;
+    bool drain;
+};
+
 #define POLL_MAX_MS 60000
 
 /* State for the signal handler. */
@@ -52,26 +58,27 @@ static int set_start(void *field, const char *value, const struct option_def *o,
 static const struct option_def options[] = {
     {"group", "NAME", NULL,
      "consumer group, created if missing; handled events are remembered under its name",
-     option_text, ARG(consume.group), .letter = 'g'},
+     option_text, OWN(consume_args, group), .letter = 'g'},
     {"exec", "COMMAND", NULL,
      "shell command to run for each event: the event is on stdin, exit status 0 means handled",
-     option_text, ARG(consume.exec)},
+     option_text, OWN(consume_args, exec)},
     {"exec-env", "NAME,...", NULL,
      "environment variables to pass to the command, besides PATH, HOME, LANG and the like",
-     set_exec_env, ARG(consume.exec_env)},
+     set_exec_env, OWN(consume_args, exec_env)},
     {"name", "NAME", NULL,
      "name of this group member, stable across restarts; default: the host name", option_text,
-     ARG(consume.name)},
+     OWN(consume_args, name)},
     {"start", "beginning|end|ID", "beginning", "where a new group starts", set_start,
-     ARG(consume.start)},
+     OWN(consume_args, start)},
     {"snapshot", "COMMAND", NULL,
      "command to run before creating the group, to copy existing data; OUTBOX_STREAM and "
      "OUTBOX_HWM tell it where the stream continues",
-     option_text, ARG(consume.snapshot)},
+     option_text, OWN(consume_args, snapshot)},
     {"claim-after", "DURATION", "1m",
      "take over entries that another member has not finished for this long", option_span,
-     ARG(consume.claim_ms)},
-    {"drain", NULL, "no", "exit once no entries are left to read", option_bool, ARG(consume.drain)},
+     OWN(consume_args, claim_ms)},
+    {"drain", NULL, "no", "exit once no entries are left to read", option_bool,
+     OWN(consume_args, drain)},
     OPTION_END,
 };
 
@@ -287,8 +294,9 @@ static int open_all(struct cli *cli, struct reader *r, struct error *err)
         return -1;
     if (!cli->settings.store)
         return 0;
-    r->st = commands_store(cli, err);
-    return r->st ? 0 : -1;
+    int result = commands_open(cli, (struct store_options){0}, err);
+    r->st = cli->st;
+    return result;
 }
 
 static void close_all(struct reader *r)
@@ -300,13 +308,13 @@ static void close_all(struct reader *r)
 
 static int consume_run(struct cli *cli, struct error *err)
 {
-    struct reader r = {.args = &cli->args.consume, .url = cli->args.pos[0]};
+    struct reader r = {.args = cli_own(cli), .url = cli->args.pos[0]};
     if (!r.args->group)
-        return options_usage(err, "consume requires --group NAME, the consumer group");
+        return commands_usage(err, "consume requires --group NAME, the consumer group");
     if (!r.args->exec)
-        return options_usage(err, "consume requires --exec COMMAND, to run for each event");
+        return commands_usage(err, "consume requires --exec COMMAND, to run for each event");
     if (strlen(r.args->group) > STORE_NAME_MAX)
-        return options_usage(err, "--group: the name is longer than %d bytes", STORE_NAME_MAX);
+        return commands_usage(err, "--group: the name is longer than %d bytes", STORE_NAME_MAX);
     if (catch_signals(err) != 0)
         return -1;
 

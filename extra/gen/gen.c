@@ -9,6 +9,11 @@
 #include "cli/cli.h"
 #include "extra/gen/skeleton.h"
 
+struct gen_args {
+    int tool; /* index into the tools of gen.c */
+    const char *service, *out_dir;
+};
+
 #define PG_NAME_MAX 63
 #define SQL_MAX ((size_t)4 << 20)
 
@@ -131,9 +136,14 @@ static void print_tool(const struct tool *tool, struct texts *t)
     }
 }
 
+static const struct gen_args *args_of(const struct cli *cli)
+{
+    return cli_own(cli);
+}
+
 static const struct tool *tool_of(const struct cli *cli)
 {
-    return &tools[cli->args.gen.tool];
+    return &tools[args_of(cli)->tool];
 }
 
 /* ---- the files of a service ---- */
@@ -207,10 +217,10 @@ static void show_url(struct shown_url *u, const struct cli *cli, const struct te
         const char *query = add_authority(u, cli->settings.store);
         add_query(u, query);
     } else {
-        buf_addf(&u->text, "postgres:///%s", cli->args.gen.service);
+        buf_addf(&u->text, "postgres:///%s", args_of(cli)->service);
     }
     if (t->schema.n)
-        add_schema(u, cli->args.gen.service);
+        add_schema(u, args_of(cli)->service);
 }
 
 /* Returns the text of a URL; "" if out of memory, which the caller checks. */
@@ -224,7 +234,7 @@ static const char *shown_text(struct shown_url *u)
 static void add_ini(struct buf *b, const struct cli *cli, const struct texts *t)
 {
     struct shown_url url;
-    const char *service = cli->args.gen.service;
+    const char *service = args_of(cli)->service;
     show_url(&url, cli, t);
 
     buf_adds(b, "[outbox]\n");
@@ -277,7 +287,7 @@ static void add_start(const struct cli *cli, struct texts *t)
              "outbox -c outbox.ini init      # does nothing if the SQL above was run\n"
              "outbox -c outbox.ini doctor    # reports problems\n"
              "outbox -c outbox.ini relay     # delivers until stopped\n",
-             cli->args.gen.service);
+             args_of(cli)->service);
 
     buf_addc(&t->out, '\n');
     if (buf_cstr(&b))
@@ -295,6 +305,7 @@ static void add_start(const struct cli *cli, struct texts *t)
 struct files {
     const char *dir;
     struct skeleton_file file[FILES];
+    const struct skeleton_file *list; /* file */
     size_t n;
 };
 
@@ -326,28 +337,17 @@ static void add_sql(struct files *f, const struct cli *cli, const struct texts *
     buf_add(files_add(f, tool->down), second, (size_t)(end - second));
 }
 
-static bool file_written(const void *row, struct listing_value *ret)
-{
-    ret->n = !((const struct skeleton_file *)row)->there;
-    return true;
-}
-
-static const void *written_file(const void *row, size_t i)
-{
-    const struct files *f = row;
-    return i < f->n ? &f->file[i] : NULL;
-}
-
 static const struct listing_field fields_file[] = {
     {"name", LISTING_TEXT, .at = offsetof(struct skeleton_file, name), "name of the file"},
-    {"written", LISTING_BOOL, .get = file_written,
-     .help = "false: it already existed with this content"},
+    {"written", LISTING_BOOL, .at = offsetof(struct skeleton_file, is_new),
+     "false: it already existed with this content"},
     {NULL},
 };
 
 const struct listing_field fields_gen[] = {
     {"dir", LISTING_TEXT, .at = offsetof(struct files, dir), "the directory"},
-    {"files", LISTING_LIST, .sub = fields_file, .nth = written_file, .help = "its files"},
+    {"files", LISTING_LIST, .at = offsetof(struct files, list), "its files", .sub = fields_file,
+     .also = offsetof(struct files, n), .size = sizeof(struct skeleton_file)},
     {NULL},
 };
 
@@ -356,7 +356,7 @@ static void files_text(struct buf *b, const void *row)
     const struct files *f = row;
     for (size_t i = 0; i < f->n; i++) {
         output_addf(b, "%s/%s", f->dir, f->file[i].name);
-        if (f->file[i].there)
+        if (!f->file[i].is_new)
             buf_adds(b, ": unchanged");
         buf_addc(b, '\n');
     }
@@ -368,22 +368,22 @@ static int write_files(const struct cli *cli, const struct texts *t, struct erro
     if (t->out.failed)
         return err_nomem(err);
 
-    f = (struct files){.dir = cli->args.gen.out_dir};
+    f = (struct files){.dir = args_of(cli)->out_dir, .list = f.file};
     for (size_t i = 0; i < FILES; i++)
         buf_init(&f.file[i].text, SQL_MAX);
     add_sql(&f, cli, t);
-    if (cli->args.gen.service) {
+    if (args_of(cli)->service) {
         add_ini(files_add(&f, "outbox.ini"), cli, t);
         struct shown_url url;
         struct buf *program = files_add(&f, "boot.c");
         show_url(&url, cli, t);
-        skeleton_program(program, cli->args.gen.service, shown_text(&url));
+        skeleton_program(program, args_of(cli)->service, shown_text(&url));
         if (url.text.failed)
             program->failed = true;
         buf_release(&url.text);
         skeleton_makefile(files_add(&f, "Makefile"));
     }
-    int r = skeleton_write(cli->args.gen.out_dir, f.file, f.n, err);
+    int r = skeleton_write(args_of(cli)->out_dir, f.file, f.n, err);
     if (r == 0)
         r = output_result(cli, fields_gen, &f, files_text, err);
     for (size_t i = 0; i < FILES; i++)
@@ -434,14 +434,14 @@ static int set_service(void *field, const char *value, const struct option_def *
 
 const struct option_def gen_options[] = {
     {"tool", "plain|flyway|golang-migrate|alembic|rails", "plain",
-     "migration tool to write files for", option_choice, ARG(gen.tool), .names = gen_tools},
+     "migration tool to write files for", option_choice, OWN(gen_args, tool), .names = gen_tools},
     {"service", "NAME", NULL,
      "generate for this service: schema NAME_outbox, and a program to start from", set_service,
-     ARG(gen.service)},
+     OWN(gen_args, service)},
     {"out-dir", "DIR", NULL,
      "write files to DIR: the SQL and, for a service, outbox.ini, boot.c and a Makefile; "
      "existing files are never overwritten",
-     option_name, ARG(gen.out_dir)},
+     option_name, OWN(gen_args, out_dir)},
     {"json", NULL, "no", "with --out-dir: print the names of the files as JSON", option_bool,
      ARG(json), .env = true},
     OPTION_END,
@@ -455,16 +455,16 @@ static int check_service(const char *service, struct error *err)
 {
     size_t n = strlen(service), room = PG_NAME_MAX - strlen("_outbox_dlq");
     if (n > room)
-        return options_usage(
+        return commands_usage(
             err,
             "--service: \"%s\" is %zu bytes too long; with _outbox_dlq after it, a "
             "name has at most %d",
             service, n - room, PG_NAME_MAX);
     if (strncmp(service, "pg_", 3) == 0)
-        return options_usage(err,
-                             "--service: \"%s\": PostgreSQL reserves names that begin with pg_; "
-                             "use another",
-                             service);
+        return commands_usage(err,
+                              "--service: \"%s\": PostgreSQL reserves names that begin with pg_; "
+                              "use another",
+                              service);
     return 0;
 }
 
@@ -473,7 +473,7 @@ static int read_ddl(const struct cli *cli, struct texts *t, struct error *err)
 {
     char schema[STORE_NAME_MAX + 16];
     const char *url = cli->settings.store ? cli->settings.store : "postgres:///";
-    const char *service = cli->args.gen.service;
+    const char *service = args_of(cli)->service;
     const struct store_ops *kind = store_kind(url);
     struct ddl_request req = {.url = url, .up = &t->up, .down = &t->down, .ret_schema = &t->schema};
     if (service) {
@@ -483,8 +483,8 @@ static int read_ddl(const struct cli *cli, struct texts *t, struct error *err)
 
     if (!kind || !kind->ddl)
         return err_set(err, ERR_CONFIG, "migrate gen has no SQL for this store");
-    if (cli->args.json && !cli->args.gen.out_dir)
-        return options_usage(err, "--json requires --out-dir");
+    if (cli->args.json && !args_of(cli)->out_dir)
+        return commands_usage(err, "--json requires --out-dir");
     bool has_schemas = kind->caps & STORE_REMOTE;
     if (has_schemas && service && check_service(service, err) != 0)
         return -1;
@@ -495,7 +495,7 @@ static int read_ddl(const struct cli *cli, struct texts *t, struct error *err)
         return err_set(err, ERR_CONFIG,
                        "%s runs one statement at a time on SQLite; use --tool plain, flyway or "
                        "golang-migrate, or run `outbox init`",
-                       gen_tools[cli->args.gen.tool]);
+                       gen_tools[args_of(cli)->tool]);
     return 0;
 }
 
@@ -503,9 +503,9 @@ static int read_ddl(const struct cli *cli, struct texts *t, struct error *err)
 static int emit_texts(const struct cli *cli, struct texts *t, struct error *err)
 {
     print_tool(tool_of(cli), t);
-    if (cli->args.gen.out_dir)
+    if (args_of(cli)->out_dir)
         return write_files(cli, t, err);
-    if (cli->args.gen.service)
+    if (args_of(cli)->service)
         add_start(cli, t);
     /* An escaped name would be a different name. */
     if (!text_shown((struct str){t->out.p, t->out.n}, "\n"))

@@ -1,5 +1,6 @@
 /* skeleton.c: `migrate gen --out-dir`: a starter program for a service, and writing its files. */
 #include "extra/gen/skeleton.h"
+#include "base/fd.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -211,11 +212,11 @@ static int compare_file(const char *dir, struct skeleton_file *f, struct error *
         return -1;
 
     buf_init(&there, f->text.n + 1);
-    int e = lines_slurp(path, f->text.n + 1, &there);
-    f->there = e == 0 && same_text(&there, &f->text);
+    int e = fd_slurp(path, f->text.n + 1, &there);
+    f->is_new = e != 0 || !same_text(&there, &f->text);
     buf_release(&there);
 
-    if (e == ENOENT || f->there)
+    if (e == ENOENT || !f->is_new)
         return 0;
     return err_set(err, ERR_CONFIG,
                    "%s already exists with different content; nothing was written: move it away, "
@@ -270,7 +271,7 @@ int skeleton_write(const char *dir, struct skeleton_file *files, size_t n, struc
         if (compare_file(dir, &files[i], err) != 0)
             return -1;
     for (size_t i = 0; i < n; i++)
-        if (!files[i].there && write_new(dir, &files[i], err) != 0)
+        if (files[i].is_new && write_new(dir, &files[i], err) != 0)
             return -1;
     return 0;
 }

@@ -10,7 +10,7 @@
 struct skeleton_file {
     const char *name; /* within the directory */
     struct buf text;
-    bool there; /* it already exists with this content */
+    bool is_new; /* false: it already exists with this content */
 };
 
 /* skeleton_program appends boot.c. The name of the service has passed store_name_check. */

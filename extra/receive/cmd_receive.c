@@ -13,6 +13,12 @@
 #include "event/message.h"
 #include "extra/receive/receive.h"
 
+struct receive_args {
+    const char *from, *consumer;
+    int64_t count, idle_ms; /* 0 if not given */
+    bool check;
+};
+
 #define STEP_MS 200        /* maximum wait of one call of receive_next */
 #define CHECK_IDLE_MS 2000 /* idle time of --check, unless --idle overrides it */
 #define TEXT_MAX ((size_t)1 << 30)
@@ -23,17 +29,18 @@ static int wake_fd = -1;
 static const struct option_def options[] = {
     {"from", "beginning|end|POSITION", "beginning",
      "where to begin: beginning, end, or a position as the broker writes it: an id, an offset",
-     option_name, ARG(receive.from)},
-    {"count", "N", NULL, "end after this many messages", option_long, ARG(receive.count), .min = 1},
+     option_name, OWN(receive_args, from)},
+    {"count", "N", NULL, "end after this many messages", option_long, OWN(receive_args, count),
+     .min = 1},
     {"idle", "DURATION", NULL,
      "end after this long without a message; default: 2s with --check, otherwise never",
-     option_span, ARG(receive.idle_ms), .min = 1},
+     option_span, OWN(receive_args, idle_ms), .min = 1},
     {"check", NULL, "no",
      "only print whether all events of the store have arrived, once, and in order per key",
-     option_bool, ARG(receive.check)},
+     option_bool, OWN(receive_args, check)},
     {"consumer", "NAME", NULL,
      "with --check: expect the events that this consumer has delivered; default: all events",
-     options_consumer_name, ARG(receive.consumer)},
+     option_checked, OWN(receive_args, consumer), .check = store_name_check},
     OPTION_JSON,
     OPTION_END,
 };
@@ -75,21 +82,14 @@ static int catch_signals(struct error *err)
 
 /* A message; it has no facts if it contains no event of ours. */
 struct shown_message {
-    const struct received *got;
+    struct received got;
     struct message_facts facts;
-    bool ours;
+    const char *format; /* NULL: it contains no event */
 };
-
-static bool message_format(const void *row, struct listing_value *ret)
-{
-    const struct shown_message *m = row;
-    ret->text = str_of(m->ours ? message_formats[m->facts.format] : NULL);
-    return m->ours;
-}
 
 static void add_headers(struct buf *b, const void *row)
 {
-    const struct message *m = &((const struct received *)row)->m;
+    const struct message *m = &((const struct shown_message *)row)->got.m;
     bool first = true;
     buf_addc(b, '{');
     for (size_t i = 0; i < m->n; i++) {
@@ -106,36 +106,18 @@ static void add_headers(struct buf *b, const void *row)
     buf_addc(b, '}');
 }
 
-static const void *message_received(const void *row, size_t i)
-{
-    (void)i;
-    return ((const struct shown_message *)row)->got;
-}
-
-#define AT(member) .at = offsetof(struct received, member)
-static const struct listing_field fields_place[] = {
-    {"place", LISTING_STR, AT(place), "its location: a stream, or a topic and its partition"},
-    {"position", LISTING_STR, AT(position), "its position there, as the broker writes it"},
-    {NULL},
-};
-static const struct listing_field fields_content[] = {
-    {"message_key", LISTING_STR, AT(m.key), "key of the message, or null"},
-    {"content_type", LISTING_STR, AT(m.content_type), "its content type, or null"},
-    {"headers", LISTING_OWN, .json = add_headers, .kind = "object", .help = "its headers"},
-    {"value", LISTING_STR, AT(m.value), "its content; null if it is not UTF-8"},
-    {NULL},
-};
-#undef AT
-
 #define AT(member) .at = offsetof(struct shown_message, member)
 static const struct listing_field fields_message[] = {
-    {"at", LISTING_PART, .sub = fields_place, .nth = message_received},
-    {"format", LISTING_TEXT, .get = message_format,
-     .help = "its format; null if it contains no event"},
+    {"place", LISTING_STR, AT(got.place), "its location: a stream, or a topic and its partition"},
+    {"position", LISTING_STR, AT(got.position), "its position there, as the broker writes it"},
+    {"format", LISTING_TEXT, AT(format), "its format; null if it contains no event"},
     {"id", LISTING_STR, AT(facts.id), "id of the event, or null"},
     {"type", LISTING_STR, AT(facts.type), "type of the event, or null"},
     {"key", LISTING_STR, AT(facts.key), "key of the event, or null"},
-    {"content", LISTING_PART, .sub = fields_content, .nth = message_received},
+    {"message_key", LISTING_STR, AT(got.m.key), "key of the message, or null"},
+    {"content_type", LISTING_STR, AT(got.m.content_type), "its content type, or null"},
+    {"headers", LISTING_OWN, .json = add_headers, .kind = "object", .help = "its headers"},
+    {"value", LISTING_STR, AT(got.m.value), "its content; null if it is not UTF-8"},
     {NULL},
 };
 #undef AT
@@ -150,12 +132,12 @@ static void add_word(struct buf *b, struct str s)
 static void message_text(struct buf *b, const void *row)
 {
     const struct shown_message *m = row;
-    add_word(b, m->got->place);
-    add_word(b, m->got->position);
+    add_word(b, m->got.place);
+    add_word(b, m->got.position);
     add_word(b, m->facts.type);
     add_word(b, m->facts.key);
     add_word(b, m->facts.id);
-    add_word(b, m->got->m.value);
+    add_word(b, m->got.m.value);
     b->n--;
     buf_addc(b, '\n');
 }
@@ -165,16 +147,17 @@ static void message_text(struct buf *b, const void *row)
 /* Checks or prints one message. */
 static int take_message(struct receiving *r, const struct received *got, struct error *err)
 {
-    struct shown_message m = {.got = got};
+    struct shown_message m = {.got = *got};
     struct error why;
-    m.ours = message_read(&got->m, &r->text, &m.facts, &why) == 0;
-    if (!m.ours)
+    if (message_read(&got->m, &r->text, &m.facts, &why) == 0)
+        m.format = message_formats[m.facts.format];
+    else
         m.facts = (struct message_facts){0};
     r->messages++;
     if (!r->check)
         return output_result(r->cli, fields_message, &m, message_text, err);
 
-    if (!m.ours)
+    if (!m.format)
         receive_check_strange(r->check);
     else if (receive_check_add(r->check, m.facts.id, got->place) != 0)
         return err_nomem(err);
@@ -185,7 +168,7 @@ static int take_message(struct receiving *r, const struct received *got, struct 
  * arrives. */
 static int receive_all(struct receiving *r, struct error *err)
 {
-    int64_t count = r->cli->args.receive.count;
+    int64_t count = ((const struct receive_args *)cli_own(r->cli))->count;
     int64_t last = clock_mono(&clock_system);
     while (!receive_stop(r->rc, 0)) {
         struct received got;
@@ -207,18 +190,6 @@ static int receive_all(struct receiving *r, struct error *err)
 
 /* The verdict */
 
-static bool first_lost(const void *row, struct listing_value *ret)
-{
-    ret->text = str_of(((const struct receive_counts *)row)->lost_id);
-    return ret->text.n > 0;
-}
-
-static bool first_misordered(const void *row, struct listing_value *ret)
-{
-    ret->text = str_of(((const struct receive_counts *)row)->misordered_id);
-    return ret->text.n > 0;
-}
-
 #define AT(member) .at = offsetof(struct receive_counts, member)
 static const struct listing_field fields_verdict[] = {
     {"received", LISTING_INT, AT(received), "messages received"},
@@ -230,9 +201,9 @@ static const struct listing_field fields_verdict[] = {
     {"misordered", LISTING_INT, AT(misordered),
      "events received before an earlier event of their key"},
     {"unknown", LISTING_INT, AT(unknown), "events that the store does not have"},
-    {"first_lost", LISTING_TEXT, .get = first_lost, .help = "id of the first lost event, or null"},
-    {"first_misordered", LISTING_TEXT, .get = first_misordered,
-     .help = "id of the first event out of order, or null"},
+    {"first_lost", LISTING_CHARS, AT(lost_id), "id of the first lost event, or null"},
+    {"first_misordered", LISTING_CHARS, AT(misordered_id),
+     "id of the first event out of order, or null"},
     {NULL},
 };
 #undef AT
@@ -257,10 +228,10 @@ static void verdict_text(struct buf *b, const void *row)
  * at least once. */
 static int print_verdict(struct receiving *r, struct error *err)
 {
-    struct store *st = commands_look(r->cli, err);
-    if (!st)
+    const struct receive_args *a = cli_own(r->cli);
+    if (commands_open(r->cli, (struct store_options){.any_version = true}, err) != 0)
         return -1;
-    if (receive_check_store(r->check, st, r->cli->args.receive.consumer, err) != 0)
+    if (receive_check_store(r->check, r->cli->st, a->consumer, err) != 0)
         return -1;
 
     const struct receive_counts *n = receive_check_counts(r->check);
@@ -275,7 +246,7 @@ static int print_verdict(struct receiving *r, struct error *err)
 /* Opens source and store as needed; the caller closes them either way. */
 static int open_all(struct receiving *r, struct error *err)
 {
-    const struct receive_args *a = &r->cli->args.receive;
+    const struct receive_args *a = cli_own(r->cli);
     struct receiver_config cfg = {.url = r->cli->args.pos[0], .from = a->from, .wake = wake_fd};
     const struct receiver_ops *ops;
     if (receive_find(cfg.url, &ops, err) != 0)
@@ -291,10 +262,10 @@ static int open_all(struct receiving *r, struct error *err)
 
 static int receive_run(struct cli *cli, struct error *err)
 {
-    const struct receive_args *a = &cli->args.receive;
+    const struct receive_args *a = cli_own(cli);
     struct receiving r = {.cli = cli, .idle_ms = a->idle_ms};
     if (a->consumer && !a->check)
-        return options_usage(err, "--consumer requires --check");
+        return commands_usage(err, "--consumer requires --check");
     if (a->check && r.idle_ms == 0)
         r.idle_ms = CHECK_IDLE_MS;
     if (catch_signals(err) != 0)

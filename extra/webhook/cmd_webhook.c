@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/text.h"
 #include "extra/webhook/listen.h"
 #include "sink/signature.h"
@@ -35,51 +36,41 @@ static int set_address(void *field, const char *value, const struct option_def *
     return option_text(field, value, o, err);
 }
 
-static int set_retry_after(void *field, const char *value, const struct option_def *o,
-                           struct error *err)
-{
-    struct number_arg *n = field;
-    (void)o;
-    if (text_int(value, 0, INT32_MAX, &n->value, err) != 0)
-        return -1;
-    n->given = true;
-    return 0;
-}
-
 /* clang-format off */
 #define OPTION_SECRET_FILE(help) \
-    {"secret-file", "FILE", NULL, help, option_name, ARG(webhook.secret_file)}
+    {"secret-file", "FILE", NULL, help, option_name, OWN(webhook_args, secret_file)}
 #define OPTION_SECRET_ENV(help) \
-    {"secret-env", "NAME", NULL, help, set_secret_env, ARG(webhook.secret_env)}
-#define OPTION_ID {"id", "ID", NULL, "webhook-id", option_text, ARG(webhook.id)}
+    {"secret-env", "NAME", NULL, help, set_secret_env, OWN(webhook_args, secret_env)}
+#define OPTION_ID {"id", "ID", NULL, "webhook-id", option_text, OWN(webhook_args, id)}
 #define OPTION_TIMESTAMP(help) \
-    {"timestamp", "SECONDS", NULL, help, option_long, ARG(webhook.timestamp), .min = 1, \
+    {"timestamp", "SECONDS", NULL, help, option_long, OWN(webhook_args, timestamp), .min = 1, \
      .max = TIMESTAMP_MAX}
 /* clang-format on */
 
 static const struct option_def listen_options[] = {
-    {"port", "N", "8026", "port to listen on; 0 for any free one", option_long, ARG(webhook.port),
-     .max = 65535},
-    {"address", "ADDRESS", "127.0.0.1", "address to listen on", set_address, ARG(webhook.address)},
+    {"port", "N", "8026", "port to listen on; 0 for any free one", option_long,
+     OWN(webhook_args, port), .max = 65535},
+    {"address", "ADDRESS", "127.0.0.1", "address to listen on", set_address,
+     OWN(webhook_args, address)},
     {"verify", "FILE", NULL,
      "verify signatures with the secrets or public keys in this file; answer 401 to forgeries, 409 "
      "to replays",
-     option_name, ARG(webhook.secret_file)},
+     option_name, OWN(webhook_args, secret_file)},
     OPTION_SECRET_ENV("like --verify, with the secrets in this environment variable"),
-    {"status", "N", "204", "status to answer with, 200 to 599", option_long, ARG(webhook.status),
-     .min = 200, .max = 599},
+    {"status", "N", "204", "status to answer with, 200 to 599", option_long,
+     OWN(webhook_args, status), .min = 200, .max = 599},
     {"delay", "DURATION", "0s", "how long to wait before answering", option_span,
-     ARG(webhook.delay_ms)},
-    {"retry-after", "SECONDS", NULL, "send this Retry-After header", set_retry_after,
-     ARG(webhook.retry_after)},
+     OWN(webhook_args, delay_ms)},
+    {"retry-after", "SECONDS", NULL, "send this Retry-After header", commands_number,
+     OWN(webhook_args, retry_after), .max = INT32_MAX},
     {"max-body", "SIZE", "65MiB",
      "maximum size of a body; all bodies in progress may take twice this size", option_size,
-     ARG(webhook.body_max), .min = 1, .max = LISTEN_BODY_MAX},
+     OWN(webhook_args, body_max), .min = 1, .max = LISTEN_BODY_MAX},
     {"request-timeout", "DURATION", "60s", "time limit for receiving a request's body", option_span,
-     ARG(webhook.request_ms), .min = 1},
-    {"count", "N", NULL, "exit after this many requests", option_long, ARG(webhook.count),
+     OWN(webhook_args, request_ms), .min = 1},
+    {"count", "N", NULL, "exit after this many requests", option_long, OWN(webhook_args, count),
      .min = 1},
-    {"quiet", NULL, "no", "print nothing", option_bool, ARG(webhook.quiet)},
+    {"quiet", NULL, "no", "print nothing", option_bool, OWN(webhook_args, quiet)},
     {"json", NULL, "no", "print a JSON object for each request", option_bool, ARG(json)},
     OPTION_END,
 };
@@ -98,8 +89,9 @@ static const struct option_def verify_options[] = {
     OPTION_ID,
     OPTION_TIMESTAMP("webhook-timestamp"),
     {"signature", "TEXT", NULL, "webhook-signature: v1,... or v1a,..., separated by spaces",
-     option_text, ARG(webhook.signature)},
-    {"any-time", NULL, "no", "accept a signature of any age", option_bool, ARG(webhook.any_time)},
+     option_text, OWN(webhook_args, signature)},
+    {"any-time", NULL, "no", "accept a signature of any age", option_bool,
+     OWN(webhook_args, any_time)},
     OPTION_END,
 };
 
@@ -107,7 +99,7 @@ static const struct option_def secret_options[] = {
     {"asymmetric", NULL, "no",
      "a pair of ed25519 keys: the sender signs with the private key, receivers verify with the "
      "public key",
-     option_bool, ARG(webhook.asymmetric)},
+     option_bool, OWN(webhook_args, asymmetric)},
     OPTION_END,
 };
 
@@ -123,8 +115,8 @@ static int load_keys(const struct webhook_args *w, enum signature_use use,
 {
     struct signature_source from = {w->secret_file, w->secret_env, use};
     if (!from.file && !from.variable)
-        return options_usage(err,
-                             "secrets are missing: use --secret-file FILE or --secret-env NAME");
+        return commands_usage(err,
+                              "secrets are missing: use --secret-file FILE or --secret-env NAME");
     return signature_keys_load(&from, ret, err);
 }
 
@@ -133,19 +125,19 @@ static int load_keys(const struct webhook_args *w, enum signature_use use,
 static int load_message(const struct cli *cli, enum signature_use use, struct signature_keys **keys,
                         struct buf *body, struct error *err)
 {
-    const struct webhook_args *w = &cli->args.webhook;
+    const struct webhook_args *w = cli_own(cli);
     bool has_id = w->id && *w->id;
     if (!has_id)
-        return options_usage(err, "--id ID is missing");
+        return commands_usage(err, "--id ID is missing");
     if (use == SIGNATURE_SIGN && strchr(w->id, '.'))
-        return options_usage(
+        return commands_usage(
             err, "--id: an id cannot contain a dot, which separates it from the timestamp in "
                  "the signed text");
     if (load_keys(w, use, keys, err) != 0)
         return -1;
 
     const char *path = cli->args.n_pos ? cli->args.pos[0] : "-";
-    int e = lines_slurp(path, BODY_MAX, body);
+    int e = fd_slurp(path, BODY_MAX, body);
     if (e == 0 && body->n < BODY_MAX)
         return 0;
     signature_keys_free(*keys);
@@ -157,7 +149,7 @@ static int load_message(const struct cli *cli, enum signature_use use, struct si
 /* Prints the headers that a sender would send with this body. */
 static int webhook_sign(struct cli *cli, struct error *err)
 {
-    const struct webhook_args *w = &cli->args.webhook;
+    const struct webhook_args *w = cli_own(cli);
     struct signature_keys *keys = NULL;
     struct buf body, out;
     buf_init(&body, BODY_MAX);
@@ -183,9 +175,9 @@ static int webhook_sign(struct cli *cli, struct error *err)
 /* Prints the verdict on a signature. A forged signature is CLI_FOUND. */
 static int webhook_verify(struct cli *cli, struct error *err)
 {
-    const struct webhook_args *w = &cli->args.webhook;
+    const struct webhook_args *w = cli_own(cli);
     if (!w->signature || !w->timestamp)
-        return options_usage(err, "verify requires --timestamp SECONDS and --signature TEXT");
+        return commands_usage(err, "verify requires --timestamp SECONDS and --signature TEXT");
 
     struct signature_keys *keys = NULL;
     struct buf body, out;
@@ -227,7 +219,7 @@ static int webhook_secret(struct cli *cli, struct error *err)
     buf_init(&public, 256);
 
     int r;
-    if (cli->args.webhook.asymmetric)
+    if (((const struct webhook_args *)cli_own(cli))->asymmetric)
         r = signature_new_pair(&b, &public, err);
     else
         r = signature_new_secret(&b, err);
@@ -249,7 +241,7 @@ static int webhook_public(struct cli *cli, struct error *err)
 {
     struct signature_keys *keys = NULL;
     struct buf b;
-    if (load_keys(&cli->args.webhook, SIGNATURE_VERIFY, &keys, err) != 0)
+    if (load_keys(cli_own(cli), SIGNATURE_VERIFY, &keys, err) != 0)
         return -1;
     buf_init(&b, 4096);
     int r = signature_public(&b, keys, err);

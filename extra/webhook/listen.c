@@ -292,7 +292,7 @@ int listen_run(struct cli *cli, struct error *err)
     if (!l)
         return err_nomem(err);
     l->cli = cli;
-    l->w = &cli->args.webhook;
+    l->w = cli_own(cli);
     l->look_at = CLOCK_NEVER;
     l->body_max = (size_t)l->w->body_max;
     l->bodies_max = 2 * l->body_max;

@@ -8,6 +8,15 @@
 
 #include "cli/cli.h"
 
+/* The options of all subcommands of `webhook`. */
+struct webhook_args {
+    const char *secret_file, *secret_env, *id, *signature, *address;
+    int64_t timestamp, count; /* 0 if not given */
+    int64_t port, status, delay_ms, request_ms, body_max;
+    struct number_arg retry_after;
+    bool any_time, quiet, asymmetric;
+};
+
 #define LISTEN_HEAD_MAX ((size_t)32 * 1024)
 #define LISTEN_CLIENTS 2048 /* connections */
 /* Added to a client's time limit for the head of a request, which starts at the previous

@@ -144,9 +144,10 @@ static void print_text(struct listener *l, struct visit *v, const char *what, co
 
 /* A request to print. */
 struct shown_request {
-    struct listener *l;
-    struct visit *v;
-    const char *what, *verdict;
+    const char *what, *verdict; /* verdict: NULL if it was not verified */
+    int64_t status;
+    struct str body;
+    struct MHD_Connection *conn;
 };
 
 /* Adds a header to the JSON object b. A name that is not UTF-8 is converted. */
@@ -159,7 +160,7 @@ static enum MHD_Result add_header(void *b, enum MHD_ValueKind kind, const char *
         text_clean(clean, sizeof clean, name, strlen(name));
         name = clean;
     }
-    member_text(b, name, value ? value : "");
+    listing_member_text(b, name, value ? value : "");
     return MHD_YES;
 }
 
@@ -167,39 +168,20 @@ static void add_headers(struct buf *b, const void *row)
 {
     const struct shown_request *s = row;
     buf_addc(b, '{');
-    MHD_get_connection_values(s->v->conn, MHD_HEADER_KIND, add_header, b);
+    MHD_get_connection_values(s->conn, MHD_HEADER_KIND, add_header, b);
     buf_addc(b, '}');
 }
 
-static bool request_status(const void *row, struct listing_value *ret)
-{
-    ret->n = ((const struct shown_request *)row)->v->status;
-    return true;
-}
-
-static bool request_verdict(const void *row, struct listing_value *ret)
-{
-    const struct shown_request *s = row;
-    ret->text = str_of(s->verdict);
-    return s->l->keys;
-}
-
-static bool request_body(const void *row, struct listing_value *ret)
-{
-    const struct buf *body = &((const struct shown_request *)row)->v->body;
-    ret->text = (struct str){body->p ? body->p : "", body->n};
-    return true;
-}
-
+#define AT(member) .at = offsetof(struct shown_request, member)
 const struct listing_field fields_webhook[] = {
-    {"request", LISTING_TEXT, .at = offsetof(struct shown_request, what), "method and path"},
-    {"status", LISTING_INT, .get = request_status, .help = "status of the answer"},
-    {"verdict", LISTING_TEXT, .get = request_verdict,
-     .help = "whether it is genuine; null if it was not verified"},
+    {"request", LISTING_TEXT, AT(what), "method and path"},
+    {"status", LISTING_INT, AT(status), "status of the answer"},
+    {"verdict", LISTING_TEXT, AT(verdict), "whether it is genuine; null if it was not verified"},
     {"headers", LISTING_OWN, .json = add_headers, .kind = "object", .help = "its headers"},
-    {"body", LISTING_STR, .get = request_body, .help = "its body; null if it is not UTF-8"},
+    {"body", LISTING_STR, AT(body), "its body; null if it is not UTF-8"},
     {NULL},
 };
+#undef AT
 
 /* Prints a complete request, unless --quiet was given. An output error is stored in l->err and ends
  * the loop. */
@@ -209,7 +191,13 @@ static void print_request(struct listener *l, struct visit *v, const char *what,
     if (l->w->quiet || l->err.code)
         return;
     if (l->cli->args.json) {
-        struct shown_request row = {l, v, what, verdict};
+        struct shown_request row = {
+            .what = what,
+            .verdict = l->keys ? verdict : NULL,
+            .status = v->status,
+            .body = {v->body.p ? v->body.p : "", v->body.n},
+            .conn = v->conn,
+        };
         listing_object(&l->line, fields_webhook, &row);
         buf_addc(&l->line, '\n');
     } else {

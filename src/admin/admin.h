@@ -54,23 +54,18 @@ int admin_address_parse(const char *text, struct admin_address *ret, struct erro
 /* admin_loopback reports whether only this machine can reach an address. */
 bool admin_loopback(const struct admin_address *a);
 
-/* The reason why a relay waits before its consumers can run. (1) lock protects text. (2) text is ""
- * if it is not waiting. */
-struct admin_wait {
-    pthread_mutex_t lock;
-    char text[HEALTH_TEXT];
-};
-
-/* The inputs of an admin. All objects that it points to must outlive the admin. */
+/* The relay as an admin sees it. It, and all objects that it points to, must outlive the admin. (1)
+ * lock protects waits. */
 struct admin_config {
-    _Atomic(outbox *) ob;        /* NULL: the store is not open yet */
-    struct admin_wait *wait;     /* may be NULL */
-    const char *store;           /* kind: "sqlite" */
-    int64_t patience_ms;         /* how long a consumer may make no progress */
-    const atomic_llong *reloads; /* two: ok, failed */
-    int wake_fd;                 /* eventfd, written when admin_tick has to be called; -1: none */
-    const char *hosts;           /* further hosts to accept (access.h); NULL: none */
-    mode_t socket_mode;          /* of a unix socket */
+    _Atomic(outbox *) ob;    /* NULL: the store is not open yet */
+    const char *store;       /* kind: "sqlite" */
+    int64_t patience_ms;     /* how long a consumer may make no progress */
+    atomic_llong reloads[2]; /* ok, failed */
+    int wake_fd;             /* eventfd, written when admin_tick has to be called; -1: none */
+    const char *hosts;       /* further hosts to accept (access.h); NULL: none */
+    mode_t socket_mode;      /* of a unix socket */
+    pthread_mutex_t lock;
+    char waits[HEALTH_TEXT]; /* why it waits before its consumers can run; "": it does not */
 };
 
 struct admin;
@@ -83,16 +78,12 @@ struct admin_door {
     struct tokens *tokens;
 };
 
-/* admin_built reports whether this program contains an HTTP server. */
-bool admin_built(void);
 /* admin_start listens, and serves on its own threads until admin_stop. Clients can occupy only a
  * fixed number of connections, each for a fixed time. ret_url receives the address with the port in
  * use. For a unix socket it changes the umask of the process for a moment: no other thread may
  * create files then. */
-int admin_start(const struct admin_config *cfg, const struct admin_door *door, struct admin **ret,
+int admin_start(struct admin_config *cfg, const struct admin_door *door, struct admin **ret,
                 char ret_url[ADMIN_ADDRESS], struct error *err);
-/* admin_attach tells the admin that the store is open. s may be NULL. */
-void admin_attach(struct admin *s, outbox *ob);
 /* admin_set_tokens replaces the tokens to require, and owns t from then on. */
 void admin_set_tokens(struct admin *s, struct tokens *t);
 /* admin_stop ends the server and frees it. It returns false if a thread is still waiting for a
@@ -106,6 +97,6 @@ int64_t admin_tick(struct admin *s, int64_t now);
 /* admin_health judges all running consumers. It asks the store (unless st is NULL) only about a
  * consumer that seems to be stuck. The text is about the first consumer that is not ready; "" if
  * all are. With `verbose`, which may be NULL, it appends a line per consumer. Any thread. */
-struct health admin_health(const struct admin_config *cfg, struct store *st, struct buf *verbose);
+struct health admin_health(struct admin_config *cfg, struct store *st, struct buf *verbose);
 
 #endif

@@ -90,20 +90,18 @@ static bool store_says_paused(struct store *st, const char *name)
 
 /* The health of a relay without consumers: it waits for its store, or all its consumers have
  * stopped. A restart would not help, so it counts as alive. */
-static struct health none_running(const struct admin_config *cfg, struct buf *verbose)
+static struct health none_running(struct admin_config *cfg, struct buf *verbose)
 {
     struct health h = {.ready = false, .alive = true};
-    if (cfg->wait) {
-        pthread_mutex_lock(&cfg->wait->lock);
-        memcpy(h.text, cfg->wait->text, sizeof h.text);
-        pthread_mutex_unlock(&cfg->wait->lock);
-    }
+    pthread_mutex_lock(&cfg->lock);
+    memcpy(h.text, cfg->waits, sizeof h.text);
+    pthread_mutex_unlock(&cfg->lock);
     if (verbose)
         buf_addf(verbose, "[-] %s\n", h.text[0] ? h.text : "no consumer is running");
     return h;
 }
 
-struct health admin_health(const struct admin_config *cfg, struct store *st, struct buf *verbose)
+struct health admin_health(struct admin_config *cfg, struct store *st, struct buf *verbose)
 {
     struct health all = {.ready = true, .alive = true};
     struct worker_view *v;

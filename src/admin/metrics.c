@@ -1,17 +1,19 @@
-/* metrics.c: one function per metric, and a table of them. */
+/* metrics.c: the page of metrics: one row per metric in a table, the values behind them, and where
+ * these come from: the relay, the store and this process. */
 #include "admin/metrics.h"
 
+#include <dirent.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "base/json.h"
 
 /* ---- the format ---- */
-
-/* A label of a series. */
-struct label {
-    const char *name, *value;
-};
 
 /* Appends the value of a label. Types are untrusted input: if a type is not UTF-8, its bytes beyond
  * ASCII become question marks. */
@@ -31,64 +33,290 @@ static void add_escaped(struct buf *b, const char *value)
     }
 }
 
-/* Appends `name{label="value",...} `; the number follows. labels end with name == NULL, and may be
- * NULL. */
-static void add_series(struct buf *b, const char *name, const char *suffix,
-                       const struct label *labels)
+/* SERIES appends `name{label="value",...} `, of pairs of texts; the number follows. */
+#define SERIES(b, ...) add_series(b, __VA_ARGS__, (const char *)NULL)
+static void add_series(struct buf *b, const char *name, ...) __attribute__((sentinel));
+static void add_series(struct buf *b, const char *name, ...)
 {
+    const char *label, *before = "{";
+    va_list ap;
     buf_adds(b, name);
-    buf_adds(b, suffix);
-    if (labels) {
-        buf_addc(b, '{');
-        for (size_t i = 0; labels[i].name; i++) {
-            if (i > 0)
-                buf_addc(b, ',');
-            buf_addf(b, "%s=\"", labels[i].name);
-            add_escaped(b, labels[i].value);
-            buf_addc(b, '"');
-        }
-        buf_addc(b, '}');
+    va_start(ap, name);
+    while ((label = va_arg(ap, const char *))) {
+        buf_addf(b, "%s%s=\"", before, label);
+        add_escaped(b, va_arg(ap, const char *));
+        buf_addc(b, '"');
+        before = ",";
     }
-    buf_addc(b, ' ');
+    va_end(ap);
+    buf_adds(b, *before == ',' ? "} " : " ");
 }
 
-static void add_int(struct buf *b, const char *name, const struct label *labels, int64_t value)
+static void add_int(struct buf *b, int64_t value)
 {
-    add_series(b, name, "", labels);
     buf_addi64(b, value);
     buf_addc(b, '\n');
 }
 
-static void add_seconds(struct buf *b, const char *name, const struct label *labels, double seconds)
+static void add_double(struct buf *b, double value)
 {
-    add_series(b, name, "", labels);
-    buf_addf(b, "%.15g\n", seconds);
+    buf_addf(b, "%.15g\n", value);
+}
+
+/* How a value is stored, and written. */
+enum form {
+    AS_INT, /* int64_t */
+    AS_SIZE,
+    AS_BOOL,
+    AS_AGE, /* int64_t, a wall time of the store, 0: none; its age in seconds */
+};
+
+/* When a metric of consumers applies: always, only with an answer of the store, only for sinks that
+ * take turns, only for sinks with a broker. */
+enum when { ALWAYS, WITH_STORE, WITH_LEASE, WITH_BROKER };
+
+/* A metric. (1) add appends its series. (2) The rest describes them for the functions below. */
+struct family {
+    const char *name, *type, *help;
+    void (*add)(struct buf *b, const struct family *f, const struct metrics *m);
+    size_t at; /* of the value: in the struct that the function goes through */
+    enum form form;
+    enum when when;
+    double (*value)(const struct metrics *m, const struct metrics_consumer *c); /* instead */
+    const char *const *reasons; /* of the elements of an array; ends with NULL */
+    const int64_t *bounds;      /* of a histogram */
+};
+
+/* Returns the age of a wall time by the clock of the store; 0 for none. */
+static double seconds_since(const struct metrics_consumer *c, int64_t wall_ms)
+{
+    if (!wall_ms)
+        return 0;
+    int64_t ms = clock_since(c->gauge.now_ms, wall_ms);
+    if (ms < 0)
+        return 0;
+    return (double)ms / 1e3;
+}
+
+/* Appends the value that is f->at bytes into `from`. c may be NULL if it is not an age. */
+static void add_value(struct buf *b, const struct family *f, const void *from,
+                      const struct metrics_consumer *c)
+{
+    const void *p = (const char *)from + f->at;
+    switch (f->form) {
+    case AS_INT: add_int(b, *(const int64_t *)p); break;
+    case AS_SIZE: add_int(b, (int64_t) * (const size_t *)p); break;
+    case AS_BOOL: add_int(b, *(const bool *)p); break;
+    case AS_AGE: add_double(b, seconds_since(c, *(const int64_t *)p)); break;
+    }
+}
+
+/* ---- the relay ---- */
+
+static void build_info(struct buf *b, const struct family *f, const struct metrics *m)
+{
+    SERIES(b, f->name, "version", OUTBOX_VERSION, "store", m->store);
+    add_int(b, 1);
+}
+
+static void of_relay(struct buf *b, const struct family *f, const struct metrics *m)
+{
+    SERIES(b, f->name);
+    add_value(b, f, m, NULL);
+}
+
+static void reloads(struct buf *b, const struct family *f, const struct metrics *m)
+{
+    static const char *const results[] = {"ok", "error"};
+    for (size_t i = 0; i < 2; i++) {
+        SERIES(b, f->name, "result", results[i]);
+        add_int(b, m->reloads[i]);
+    }
+}
+
+/* Every status has a series from the start, so that a rate is right from the first refusal on. */
+const unsigned metrics_refusals[METRICS_REFUSALS] = {400, 401, 403, 405, 413};
+
+static void refused(struct buf *b, const struct family *f, const struct metrics *m)
+{
+    for (size_t i = 0; i < METRICS_REFUSALS; i++) {
+        char status[12];
+        snprintf(status, sizeof status, "%u", metrics_refusals[i]);
+        SERIES(b, f->name, "status", status);
+        add_int(b, m->refused[i]);
+    }
+}
+
+static void of_mark(struct buf *b, const struct family *f, const struct metrics *m)
+{
+    for (size_t i = 0; i < m->n_marks; i++) {
+        const struct metrics_mark *k = &m->mark[i];
+        SERIES(b, f->name, "consumer", k->consumer, "stream", k->stream);
+        add_value(b, f, k, NULL);
+    }
+}
+
+/* ---- consumers ---- */
+
+#define EACH(m, c) \
+    for (const struct metrics_consumer *c = (m)->consumer; c < (m)->consumer + (m)->n_consumers; \
+         c++)
+
+static bool applies(enum when when, const struct metrics_consumer *c)
+{
+    switch (when) {
+    case WITH_STORE: return c->has_gauge;
+    case WITH_LEASE: return c->view.leased;
+    case WITH_BROKER: return c->view.broker.kind;
+    default: return true;
+    }
+}
+
+static void of_consumer(struct buf *b, const struct family *f, const struct metrics *m)
+{
+    EACH(m, c)
+    {
+        if (!applies(f->when, c))
+            continue;
+        SERIES(b, f->name, "consumer", c->view.consumer);
+        if (f->value)
+            add_double(b, f->value(m, c));
+        else
+            add_value(b, f, c, c);
+    }
+}
+
+/* 0 for a consumer that stopped on its own: it failed, or the relay is stopping. */
+static double up(const struct metrics *m, const struct metrics_consumer *c)
+{
+    (void)m;
+    return c->view.state == PIPELINE_RUNNING;
+}
+
+/* The store's answer, if there is one: the consumer may not have noticed yet. */
+static double paused(const struct metrics *m, const struct metrics_consumer *c)
+{
+    (void)m;
+    return c->has_gauge ? c->gauge.paused : c->view.stats.paused;
+}
+
+static double stalled(const struct metrics *m, const struct metrics_consumer *c)
+{
+    return (double)health_stalled(&c->view, m->now_ns) / 1e9;
+}
+
+/* Computed at the time of the scrape, since it keeps growing while the consumer sleeps. */
+static double confirm_lag(const struct metrics *m, const struct metrics_consumer *c)
+{
+    int64_t since = c->view.broker.since;
+    if (!since || since >= m->now_ns)
+        return 0;
+    return (double)(m->now_ns - since) / 1e9;
 }
 
 /* Appends the buckets, which are cumulative in the text format, then sum and count. */
-static void add_histogram(struct buf *b, const char *name, const char *consumer,
-                          const struct histogram *h, const int64_t *bounds)
+static void of_histogram(struct buf *b, const struct family *f, const struct metrics *m)
 {
-    char bound[32] = "";
-    int64_t n = 0;
-    struct label le[] = {{"consumer", consumer}, {"le", bound}, {NULL, NULL}};
-    struct label plain[] = {{"consumer", consumer}, {NULL, NULL}};
-    for (size_t i = 0; i <= METER_BUCKETS; i++) {
-        n += h->bucket[i];
-        if (i < METER_BUCKETS)
-            snprintf(bound, sizeof bound, "%.15g", (double)bounds[i] / 1e9);
-        else
-            snprintf(bound, sizeof bound, "+Inf");
-        add_series(b, name, "_bucket", le);
-        buf_addf(b, "%lld\n", (long long)n);
+    char bucket[64], sum[64], count[64], bound[32];
+    snprintf(bucket, sizeof bucket, "%s_bucket", f->name);
+    snprintf(sum, sizeof sum, "%s_sum", f->name);
+    snprintf(count, sizeof count, "%s_count", f->name);
+    EACH(m, c)
+    {
+        const struct histogram *h = (const void *)((const char *)&c->view.stats.meter + f->at);
+        const char *consumer = c->view.consumer;
+        int64_t n = 0;
+        for (size_t i = 0; i < METER_BUCKETS; i++) {
+            n += h->bucket[i];
+            snprintf(bound, sizeof bound, "%.15g", (double)f->bounds[i] / 1e9);
+            SERIES(b, bucket, "consumer", consumer, "le", bound);
+            add_int(b, n);
+        }
+        n += h->bucket[METER_BUCKETS];
+        SERIES(b, bucket, "consumer", consumer, "le", "+Inf");
+        add_int(b, n);
+        SERIES(b, sum, "consumer", consumer);
+        add_double(b, (double)h->sum_ns / 1e9);
+        SERIES(b, count, "consumer", consumer);
+        add_int(b, n);
     }
-    add_series(b, name, "_sum", plain);
-    buf_addf(b, "%.15g\n", (double)h->sum_ns / 1e9);
-    add_series(b, name, "_count", plain);
-    buf_addf(b, "%lld\n", (long long)n);
 }
 
-/* ---- events that are not delivered, by type ---- */
+/* Appends counts of one kind of lease: on a claim in the database, or on a key in Redis. */
+static void renewals(struct buf *b, const struct family *f, const struct metrics *m)
+{
+    EACH(m, c)
+    {
+        const int64_t *database = c->view.stats.meter.renewals;
+        const struct sink_lease *l = &c->view.lease;
+        const struct {
+            const char *kind, *result;
+            int64_t n;
+        } counts[] = {
+            {"database", "ok", database[RENEWAL_OK]},
+            {"database", "lost", database[RENEWAL_LOST]},
+            {"database", "error", database[RENEWAL_ERROR]},
+            {"redis", "acquired", l->acquired},
+            {"redis", "ok", l->renewed},
+            {"redis", "lost", l->lost},
+            {"redis", "error", l->unanswered},
+        };
+        size_t n = c->view.leased ? sizeof counts / sizeof *counts : RENEWALS;
+        for (size_t i = 0; i < n; i++) {
+            SERIES(b, f->name, "consumer", c->view.consumer, "kind", counts[i].kind, "result",
+                   counts[i].result);
+            add_int(b, counts[i].n);
+        }
+    }
+}
+
+static void broker_info(struct buf *b, const struct family *f, const struct metrics *m)
+{
+    EACH(m, c)
+    {
+        const struct sink_broker *k = &c->view.broker;
+        if (!k->kind)
+            continue;
+        SERIES(b, f->name, "consumer", c->view.consumer, "kind", k->kind, "broker", k->broker,
+               "leader", k->leader);
+        add_int(b, 1);
+    }
+}
+
+/* ---- events by type ---- */
+
+/* Goes through the counters of a consumer, one for each type that it has delivered; the last is for
+ * all other types. With reasons, each counts several things, the first of them f->at bytes into
+ * it. */
+static void of_type(struct buf *b, const struct family *f, const struct metrics *m)
+{
+    EACH(m, c)
+    {
+        const struct meter *t = &c->view.stats.meter;
+        for (size_t i = 0; i <= METER_TYPES; i++) {
+            const int64_t *n = (const void *)((const char *)&t->type[i] + f->at);
+            const char *topic = i < METER_TYPES ? t->type[i].name : "other";
+            if (i >= t->n_types && i < METER_TYPES)
+                continue;
+            if (!f->reasons) {
+                SERIES(b, f->name, "consumer", c->view.consumer, "topic", topic);
+                add_int(b, *n);
+            }
+            for (size_t k = 0; f->reasons && f->reasons[k]; k++) {
+                SERIES(b, f->name, "consumer", c->view.consumer, "topic", topic, "reason",
+                       f->reasons[k]);
+                add_int(b, n[k]);
+            }
+        }
+    }
+}
+
+/* by enum sink_status, from SINK_RETRY on */
+static const char *const failure_reasons[] = {"retry", "reject",  "down",  "not-mine",
+                                              "later", "refused", "fatal", NULL};
+static const char *const burial_reasons[] = {
+    [BURIAL_ATTEMPTS] = "attempts",   [BURIAL_REJECTED] = "rejected", [BURIAL_OUTAGE] = "outage",
+    [BURIAL_MALFORMED] = "malformed", [BURIAL_CRASHED] = "crashed",   [BURIALS] = NULL};
 
 /* The events of a type that are not delivered. (1) oldest_at == 0: there are no such events. */
 struct by_type {
@@ -136,367 +364,287 @@ static void types_of(const struct metrics_consumer *c, struct by_types *t)
     }
 }
 
+/* Read from the store, so it is left out while the store does not answer. */
+static void of_waiting(struct buf *b, const struct family *f, const struct metrics *m)
+{
+    struct by_types t;
+    EACH(m, c)
+    {
+        if (!c->has_gauge)
+            continue;
+        types_of(c, &t);
+        for (size_t i = 0; i <= METER_TYPES; i++) {
+            if (!t.type[i].name)
+                continue;
+            SERIES(b, f->name, "consumer", c->view.consumer, "topic", t.type[i].name);
+            add_value(b, f, &t.type[i], c);
+        }
+    }
+}
+
 /* ---- the metrics ---- */
 
-/* An add_fn appends the series of one metric. */
-typedef void add_fn(struct buf *b, const char *name, const struct metrics *m);
+#define RELAY(member, as) of_relay, .at = offsetof(struct metrics, member), .form = as
+#define CONSUMER(member, as) \
+    of_consumer, .at = offsetof(struct metrics_consumer, member), .form = as
+#define WAITING(member, as) of_waiting, .at = offsetof(struct by_type, member), .form = as
+#define TYPE(member) of_type, .at = offsetof(struct meter_type, member)
+#define HISTOGRAM(member) of_histogram, .at = offsetof(struct meter, member)
+#define MARK(member) of_mark, .at = offsetof(struct metrics_mark, member)
 
-/* EACH loops over the consumers. LABELS are the labels of a consumer; LABELS2 adds one more. */
-#define EACH(m, c) \
-    for (const struct metrics_consumer *c = (m)->consumer; c < (m)->consumer + (m)->n_consumers; \
-         c++)
-#define LABELS(c) ((struct label[]){{"consumer", (c)->view.consumer}, {NULL, NULL}})
-#define LABELS2(c, name, value) \
-    ((struct label[]){{"consumer", (c)->view.consumer}, {name, value}, {NULL, NULL}})
-
-static void build_info(struct buf *b, const char *name, const struct metrics *m)
-{
-    add_int(b, name,
-            (struct label[]){{"version", OUTBOX_VERSION}, {"store", m->store}, {NULL, NULL}}, 1);
-}
-
-static void is_ready(struct buf *b, const char *name, const struct metrics *m)
-{
-    add_int(b, name, NULL, m->ready);
-}
-
-static void store_up(struct buf *b, const char *name, const struct metrics *m)
-{
-    add_int(b, name, NULL, m->store_up);
-}
-
-static void reloads(struct buf *b, const char *name, const struct metrics *m)
-{
-    add_int(b, name, (struct label[]){{"result", "ok"}, {NULL, NULL}}, m->reloads[0]);
-    add_int(b, name, (struct label[]){{"result", "error"}, {NULL, NULL}}, m->reloads[1]);
-}
-
-/* Every status has a series from the start, so that a rate is right from the first refusal on. */
-const unsigned metrics_refusals[METRICS_REFUSALS] = {400, 401, 403, 405, 413};
-
-static void refused(struct buf *b, const char *name, const struct metrics *m)
-{
-    for (size_t i = 0; i < METRICS_REFUSALS; i++) {
-        char status[12];
-        snprintf(status, sizeof status, "%u", metrics_refusals[i]);
-        add_int(b, name, (struct label[]){{"status", status}, {NULL, NULL}}, m->refused[i]);
-    }
-}
-
-/* Read from the store, so it is left out while the store does not answer. */
-static void depth(struct buf *b, const char *name, const struct metrics *m)
-{
-    struct by_types t;
-    EACH(m, c)
-    {
-        if (!c->has_gauge)
-            continue;
-        types_of(c, &t);
-        for (size_t i = 0; i <= METER_TYPES; i++)
-            if (t.type[i].name)
-                add_int(b, name, LABELS2(c, "topic", t.type[i].name), t.type[i].depth);
-    }
-}
-
-/* Returns the age of a wall time by the clock of the store; 0 for none. */
-static double seconds_since(const struct metrics_consumer *c, int64_t wall_ms)
-{
-    if (!wall_ms)
-        return 0;
-    int64_t ms = clock_since(c->gauge.now_ms, wall_ms);
-    if (ms < 0)
-        return 0;
-    return (double)ms / 1e3;
-}
-
-/* The age of the oldest event that is not delivered, by type. */
-static void lag(struct buf *b, const char *name, const struct metrics *m)
-{
-    struct by_types t;
-    EACH(m, c)
-    {
-        if (!c->has_gauge)
-            continue;
-        types_of(c, &t);
-        for (size_t i = 0; i <= METER_TYPES; i++)
-            if (t.type[i].name)
-                add_seconds(b, name, LABELS2(c, "topic", t.type[i].name),
-                            seconds_since(c, t.type[i].oldest_at));
-    }
-}
-
-/* Returns the name of the i-th counter of a meter; NULL if it is not in use. The last counter
- * counts all other types. */
-static const char *counted_name(const struct meter *t, size_t i)
-{
-    if (i == METER_TYPES)
-        return "other";
-    if (i < t->n_types)
-        return t->type[i].name;
-    return NULL;
-}
-
-static void dispatched(struct buf *b, const char *name, const struct metrics *m)
-{
-    EACH(m, c)
-    {
-        const struct meter *t = &c->view.stats.meter;
-        for (size_t i = 0; i <= METER_TYPES; i++) {
-            const char *topic = counted_name(t, i);
-            if (topic)
-                add_int(b, name, LABELS2(c, "topic", topic), t->type[i].ends[SINK_DELIVERED]);
-        }
-    }
-}
-
-static void add_reason(struct buf *b, const char *name, const struct metrics_consumer *c,
-                       const char *topic, const char *reason, int64_t n)
-{
-    struct label labels[] = {
-        {"consumer", c->view.consumer}, {"topic", topic}, {"reason", reason}, {NULL, NULL}};
-    add_int(b, name, labels, n);
-}
-
-static void failures(struct buf *b, const char *name, const struct metrics *m)
-{
-    static const char *const reasons[] = {
-        [SINK_RETRY] = "retry",       [SINK_REJECT] = "reject", [SINK_DOWN] = "down",
-        [SINK_NOT_MINE] = "not-mine", [SINK_LATER] = "later",   [SINK_REFUSED] = "refused",
-        [SINK_FATAL] = "fatal"};
-    EACH(m, c)
-    {
-        const struct meter *t = &c->view.stats.meter;
-        for (size_t i = 0; i <= METER_TYPES; i++) {
-            const char *topic = counted_name(t, i);
-            for (size_t k = SINK_RETRY; topic && k <= SINK_FATAL; k++)
-                add_reason(b, name, c, topic, reasons[k], t->type[i].ends[k]);
-        }
-    }
-}
-
-static void delivery_seconds(struct buf *b, const char *name, const struct metrics *m)
-{
-    EACH(m, c)
-    add_histogram(b, name, c->view.consumer, &c->view.stats.meter.delivery, meter_delivery_bounds);
-}
-
-static void call_seconds(struct buf *b, const char *name, const struct metrics *m)
-{
-    EACH(m, c)
-    add_histogram(b, name, c->view.consumer, &c->view.stats.meter.call, meter_call_bounds);
-}
-
-/* Appends a count of one kind of lease: on a claim in the database, or on a key in Redis. */
-static void add_renewal(struct buf *b, const char *name, const struct metrics_consumer *c,
-                        const char *kind, const char *result, int64_t n)
-{
-    struct label labels[] = {
-        {"consumer", c->view.consumer}, {"kind", kind}, {"result", result}, {NULL, NULL}};
-    add_int(b, name, labels, n);
-}
-
-static void renewals(struct buf *b, const char *name, const struct metrics *m)
-{
-    static const char *const results[RENEWALS] = {"ok", "lost", "error"};
-    EACH(m, c)
-    {
-        const struct sink_lease *l = &c->view.lease;
-        for (size_t i = 0; i < RENEWALS; i++)
-            add_renewal(b, name, c, "database", results[i], c->view.stats.meter.renewals[i]);
-        if (!c->view.leased)
-            continue;
-        add_renewal(b, name, c, "redis", "acquired", l->acquired);
-        add_renewal(b, name, c, "redis", "ok", l->renewed);
-        add_renewal(b, name, c, "redis", "lost", l->lost);
-        add_renewal(b, name, c, "redis", "error", l->unanswered);
-    }
-}
-
-static void broker_info(struct buf *b, const char *name, const struct metrics *m)
-{
-    EACH(m, c)
-    {
-        const struct sink_broker *k = &c->view.broker;
-        if (!k->kind)
-            continue;
-        struct label labels[] = {{"consumer", c->view.consumer},
-                                 {"kind", k->kind},
-                                 {"broker", k->broker},
-                                 {"leader", k->leader},
-                                 {NULL, NULL}};
-        add_int(b, name, labels, 1);
-    }
-}
-
-/* Computed at the time of the scrape, since it keeps growing while the consumer sleeps. */
-static double confirm_age(const struct metrics *m, const struct metrics_consumer *c)
-{
-    int64_t since = c->view.broker.since;
-    if (!since || since >= m->now_ns)
-        return 0;
-    return (double)(m->now_ns - since) / 1e9;
-}
-
-#define MARK_LABELS(k) \
-    ((struct label[]){{"consumer", (k)->consumer}, {"stream", (k)->stream}, {NULL, NULL}})
-
-static void mark_times(struct buf *b, const char *name, const struct metrics *m)
-{
-    for (size_t i = 0; i < m->n_marks; i++)
-        add_int(b, name, MARK_LABELS(&m->mark[i]), m->mark[i].ms);
-}
-
-static void mark_sequences(struct buf *b, const char *name, const struct metrics *m)
-{
-    for (size_t i = 0; i < m->n_marks; i++)
-        add_int(b, name, MARK_LABELS(&m->mark[i]), m->mark[i].sequence);
-}
-
-static void buried(struct buf *b, const char *name, const struct metrics *m)
-{
-    static const char *const reasons[BURIALS] = {[BURIAL_ATTEMPTS] = "attempts",
-                                                 [BURIAL_REJECTED] = "rejected",
-                                                 [BURIAL_OUTAGE] = "outage",
-                                                 [BURIAL_MALFORMED] = "malformed",
-                                                 [BURIAL_CRASHED] = "crashed"};
-    EACH(m, c)
-    {
-        const struct meter *t = &c->view.stats.meter;
-        for (size_t i = 0; i <= METER_TYPES; i++) {
-            const char *topic = counted_name(t, i);
-            for (size_t k = 0; topic && k < BURIALS; k++)
-                add_reason(b, name, c, topic, reasons[k], t->type[i].buried[k]);
-        }
-    }
-}
-
-/* m and c are the names that EACH declares. `when` is false if the metric does not apply: values
- * from the store are left out while the store does not answer, and broker metrics exist only for
- * sinks with a broker. */
-#define PER_CONSUMER(fn, add, when, value) \
-    static void fn(struct buf *b, const char *name, const struct metrics *m) \
-    { \
-        EACH(m, c) if (when) add(b, name, LABELS(c), value); \
-    }
-/* 0 for a consumer that stopped on its own: it failed, or the relay is stopping */
-PER_CONSUMER(up, add_int, true, c->view.state == PIPELINE_RUNNING)
-/* from the store, if it answers: the consumer may not have noticed yet */
-PER_CONSUMER(paused, add_int, true, c->has_gauge ? c->gauge.paused : c->view.stats.paused)
-PER_CONSUMER(stalled, add_seconds, true, (double)health_stalled(&c->view, m->now_ns) / 1e9)
-/* without events that are not due yet */
-PER_CONSUMER(overdue, add_seconds, c->has_gauge, seconds_since(c, c->gauge.overdue_at))
-PER_CONSUMER(parked, add_int, c->has_gauge, c->gauge.parked)
-PER_CONSUMER(dead, add_int, c->has_gauge, c->gauge.dead)
-/* how long this relay, or another, has been reporting the sink down */
-PER_CONSUMER(down, add_seconds, c->has_gauge, seconds_since(c, c->gauge.down_since))
-/* this relay's own view of it */
-PER_CONSUMER(circuit, add_int, true, c->view.stats.down)
-PER_CONSUMER(in_flight, add_int, true, c->view.held)
-PER_CONSUMER(held_bytes, add_int, true, c->view.stats.held_bytes)
-PER_CONSUMER(sink_lease_held, add_int, c->view.leased, c->view.lease.held)
-PER_CONSUMER(broker_connected, add_int, c->view.broker.kind, c->view.broker.connected)
-PER_CONSUMER(unconfirmed, add_int, c->view.broker.kind, (int64_t)c->view.broker.unconfirmed)
-PER_CONSUMER(confirm_lag, add_seconds, c->view.broker.kind, confirm_age(m, c))
-PER_CONSUMER(openings, add_int, true, c->view.stats.meter.openings)
-PER_CONSUMER(claims, add_int, true, c->view.stats.claims)
-PER_CONSUMER(lost, add_int, true, c->view.stats.lost)
-PER_CONSUMER(crashed, add_int, true, c->view.stats.crashed)
-PER_CONSUMER(retried, add_int, true, c->view.stats.retried)
-PER_CONSUMER(store_errors, add_int, true, c->view.stats.meter.store_errors)
-#undef PER_CONSUMER
-
-static void memory_peak(struct buf *b, const char *name, const struct metrics *m)
-{
-    add_int(b, name, NULL, m->memory_peak);
-}
-
-static void memory_limit(struct buf *b, const char *name, const struct metrics *m)
-{
-    add_int(b, name, NULL, m->memory_limit);
-}
-
-/* A new metric needs a row here, a function above, and a row in docs/metrics.md. */
-static const struct {
-    const char *name, *type, *help;
-    add_fn *add;
-} families[] = {
+/* A new metric needs a row here, and one in docs/metrics.md. */
+static const struct family families[] = {
     {"outbox_build_info", "gauge", "Always 1; labelled with the version and the kind of the store.",
-     build_info},
-    {"outbox_ready", "gauge", "Whether /readyz returns 200.", is_ready},
-    {"outbox_store_up", "gauge", "Whether the store answered this scrape.", store_up},
-    {"outbox_config_reloads_total", "counter", "Reloads of the config, by result.", reloads},
+     .add = build_info},
+    {"outbox_ready", "gauge", "Whether /readyz returns 200.", RELAY(ready, AS_BOOL)},
+    {"outbox_store_up", "gauge", "Whether the store answered this scrape.",
+     RELAY(store_up, AS_BOOL)},
+    {"outbox_config_reloads_total", "counter", "Reloads of the config, by result.", .add = reloads},
     {"outbox_http_refused_total", "counter", "Requests to this server that it refused, by status.",
-     refused},
-    {"outbox_consumer_up", "gauge", "Whether the consumer is running in this relay.", up},
-    {"outbox_consumer_paused", "gauge", "Whether an operator has paused the consumer.", paused},
+     .add = refused},
+    {"outbox_consumer_up", "gauge", "Whether the consumer is running in this relay.", of_consumer,
+     .value = up},
+    {"outbox_consumer_paused", "gauge", "Whether an operator has paused the consumer.", of_consumer,
+     .value = paused},
     {"outbox_consumer_stalled_seconds", "gauge",
-     "How long the consumer has had work without completing any.", stalled},
+     "How long the consumer has had work without completing any.", .add = of_consumer,
+     .value = stalled},
     {"outbox_depth", "gauge", "Undelivered events: waiting to be claimed, in flight, or parked.",
-     depth},
-    {"outbox_lag_seconds", "gauge", "Age of the oldest undelivered event.", lag},
+     WAITING(depth, AS_INT)},
+    {"outbox_lag_seconds", "gauge", "Age of the oldest undelivered event.",
+     WAITING(oldest_at, AS_AGE)},
     {"outbox_overdue_seconds", "gauge",
-     "How long the oldest undelivered event has been due, counted from its not_before.", overdue},
+     "How long the oldest undelivered event has been due, counted from its not_before.",
+     CONSUMER(gauge.overdue_at, AS_AGE), .when = WITH_STORE},
     {"outbox_in_flight", "gauge", "Events that this relay has claimed and not completed.",
-     in_flight},
+     CONSUMER(view.held, AS_INT)},
     {"outbox_memory_held_bytes", "gauge", "Memory for the events that this relay holds.",
-     held_bytes},
+     CONSUMER(view.stats.held_bytes, AS_INT)},
     {"outbox_memory_peak_bytes", "gauge",
-     "Peak memory for the events of all consumers since the start.", memory_peak},
+     "Peak memory for the events of all consumers since the start.", RELAY(memory_peak, AS_INT)},
     {"outbox_memory_limit_bytes", "gauge",
-     "Limit on memory for the events of all consumers: the option memory.", memory_limit},
+     "Limit on memory for the events of all consumers: the option memory.",
+     RELAY(memory_limit, AS_INT)},
     {"outbox_parked", "gauge", "Events that wait for a retry, or behind another of their key.",
-     parked},
-    {"outbox_dead_letters", "gauge", "Current dead letters.", dead},
-    {"outbox_dispatched_total", "counter", "Events delivered.", dispatched},
-    {"outbox_publish_failures_total", "counter", "Deliveries that failed, by reason.", failures},
-    {"outbox_retries_total", "counter", "Failed deliveries that were parked for a retry.", retried},
-    {"outbox_buried_total", "counter", "Events that became dead letters, by reason.", buried},
+     CONSUMER(gauge.parked, AS_INT), .when = WITH_STORE},
+    {"outbox_dead_letters", "gauge", "Current dead letters.", CONSUMER(gauge.dead, AS_INT),
+     .when = WITH_STORE},
+    {"outbox_dispatched_total", "counter", "Events delivered.", TYPE(ends[SINK_DELIVERED])},
+    {"outbox_publish_failures_total", "counter", "Deliveries that failed, by reason.",
+     TYPE(ends[SINK_RETRY]), .reasons = failure_reasons},
+    {"outbox_retries_total", "counter", "Failed deliveries that were parked for a retry.",
+     CONSUMER(view.stats.retried, AS_INT)},
+    {"outbox_buried_total", "counter", "Events that became dead letters, by reason.", TYPE(buried),
+     .reasons = burial_reasons},
     {"outbox_delivery_seconds", "histogram", "Time from an event's created_at to its delivery.",
-     delivery_seconds},
+     HISTOGRAM(delivery), .bounds = meter_delivery_bounds},
     {"outbox_sink_call_seconds", "histogram",
-     "Time from submitting an event to the sink to its answer.", call_seconds},
-    {"outbox_claims_total", "counter", "Batches of events claimed.", claims},
+     "Time from submitting an event to the sink to its answer.", HISTOGRAM(call),
+     .bounds = meter_call_bounds},
+    {"outbox_claims_total", "counter", "Batches of events claimed.",
+     CONSUMER(view.stats.claims, AS_INT)},
     {"outbox_claims_lost_total", "counter", "Claims that expired and went to another worker.",
-     lost},
-    {"outbox_taken_over_total", "counter", "Events taken over from vanished workers.", crashed},
+     CONSUMER(view.stats.lost, AS_INT)},
+    {"outbox_taken_over_total", "counter", "Events taken over from vanished workers.",
+     CONSUMER(view.stats.crashed, AS_INT)},
     {"outbox_lease_renewals_total", "counter",
-     "Lease renewals, in the database and in Redis, by result.", renewals},
+     "Lease renewals, in the database and in Redis, by result.", .add = renewals},
     {"outbox_sink_lease_held", "gauge",
-     "Whether this relay holds the lease that lets one relay deliver at a time.", sink_lease_held},
+     "Whether this relay holds the lease that lets one relay deliver at a time.",
+     CONSUMER(view.lease.held, AS_BOOL), .when = WITH_LEASE},
     {"outbox_sink_broker_info", "gauge",
-     "Always 1; labelled with the sink's broker and its leader.", broker_info},
+     "Always 1; labelled with the sink's broker and its leader.", .add = broker_info},
     {"outbox_sink_connected", "gauge", "Whether the sink has a connection to its broker.",
-     broker_connected},
+     CONSUMER(view.broker.connected, AS_BOOL), .when = WITH_BROKER},
     {"outbox_sink_unconfirmed", "gauge", "Events sent to the broker and not confirmed.",
-     unconfirmed},
+     CONSUMER(view.broker.unconfirmed, AS_SIZE), .when = WITH_BROKER},
     {"outbox_sink_confirm_lag_seconds", "gauge",
-     "How long the oldest unconfirmed event has waited for its confirmation.", confirm_lag},
+     "How long the oldest unconfirmed event has waited for its confirmation.", of_consumer,
+     .value = confirm_lag, .when = WITH_BROKER},
     {"outbox_hwm", "gauge",
-     "High-water mark: the id of the last entry sent to a stream, before the dash.", mark_times},
-    {"outbox_hwm_sequence", "gauge", "The part of that id after the dash.", mark_sequences},
-    {"outbox_circuit_open", "gauge", "Whether the sink is considered down.", circuit},
+     "High-water mark: the id of the last entry sent to a stream, before the dash.", MARK(ms)},
+    {"outbox_hwm_sequence", "gauge", "The part of that id after the dash.", MARK(sequence)},
+    {"outbox_circuit_open", "gauge", "Whether the sink is considered down.",
+     CONSUMER(view.stats.down, AS_BOOL)},
     {"outbox_sink_down_seconds", "gauge",
-     "How long the sink has been down, as reported to the store.", down},
-    {"outbox_circuit_openings_total", "counter", "Times the sink went down.", openings},
-    {"outbox_store_errors_total", "counter", "Turns with the store that failed.", store_errors},
+     "How long the sink has been down, as reported to the store.",
+     CONSUMER(gauge.down_since, AS_AGE), .when = WITH_STORE},
+    {"outbox_circuit_openings_total", "counter", "Times the sink went down.",
+     CONSUMER(view.stats.meter.openings, AS_INT)},
+    {"outbox_store_errors_total", "counter", "Turns with the store that failed.",
+     CONSUMER(view.stats.meter.store_errors, AS_INT)},
 };
 
-static void add_family(struct buf *b, const char *name, const char *type, const char *help)
+static void add_head(struct buf *b, const char *name, const char *type, const char *help)
 {
     buf_addf(b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+/* ---- this process ---- */
+
+static int open_files(void)
+{
+    int n = -1; /* do not count the directory we read */
+    DIR *d = opendir("/proc/self/fd");
+    if (!d)
+        return 0;
+    const struct dirent *e;
+    while ((e = readdir(d)))
+        if (e->d_name[0] != '.')
+            n++;
+    closedir(d);
+    return n;
+}
+
+/* Fields of /proc/self/stat. */
+struct stat_fields {
+    double start; /* seconds since 1970 */
+    double virtual_bytes, resident_bytes;
+};
+
+/* Reads fields 22 to 24: start in clock ticks after boot, virtual bytes, resident pages. */
+static bool read_stat(struct stat_fields *ret)
+{
+    char line[1024];
+    unsigned long long start, bytes;
+    long long pages;
+    FILE *f = fopen("/proc/self/stat", "re");
+    if (!f)
+        return false;
+    bool got = fgets(line, sizeof line, f);
+    fclose(f);
+    if (!got)
+        return false;
+
+    /* The name of the program may contain anything, so count the fields from its closing
+     * parenthesis. */
+    const char *p = strrchr(line, ')');
+    for (int i = 0; p && i < 20; i++)
+        p = strchr(p + 1, ' ');
+    if (!p)
+        return false;
+    /* NOLINTNEXTLINE(cert-err34-c): the kernel writes numbers that fit. */
+    if (sscanf(p, " %llu %llu %lld", &start, &bytes, &pages) != 3)
+        return false;
+
+    /* Compute the time of booting from two clocks: /proc/stat may be hidden from us. */
+    struct timespec up = {0}, now = {0};
+    clock_gettime(CLOCK_BOOTTIME, &up);
+    clock_gettime(CLOCK_REALTIME, &now);
+    double booted = (double)(now.tv_sec - up.tv_sec) + (double)(now.tv_nsec - up.tv_nsec) / 1e9;
+    ret->start = booted + (double)start / (double)sysconf(_SC_CLK_TCK);
+    ret->virtual_bytes = (double)bytes;
+    ret->resident_bytes = (double)pages * (double)sysconf(_SC_PAGESIZE);
+    return true;
+}
+
+/* Appends a metric of this process, under the name that the Prometheus clients use. */
+static void add_sample(struct buf *b, const char *name, const char *type, const char *help,
+                       double value)
+{
+    add_head(b, name, type, help);
+    SERIES(b, name);
+    add_double(b, value);
+}
+
+static void add_process(struct buf *b)
+{
+    struct stat_fields stat;
+    struct rlimit files = {0};
+    struct rusage u = {0};
+    getrlimit(RLIMIT_NOFILE, &files);
+    getrusage(RUSAGE_SELF, &u);
+    double cpu_seconds = (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+                         (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+    add_sample(b, "process_cpu_seconds_total", "counter", "User and system CPU time spent.",
+               cpu_seconds);
+    add_sample(b, "process_open_fds", "gauge", "Open file descriptors.", open_files());
+    add_sample(b, "process_max_fds", "gauge", "Limit on open file descriptors.",
+               (double)files.rlim_cur);
+    if (!read_stat(&stat))
+        return;
+
+    add_sample(b, "process_start_time_seconds", "gauge", "When the process started.", stat.start);
+    add_sample(b, "process_virtual_memory_bytes", "gauge", "Virtual memory.", stat.virtual_bytes);
+    add_sample(b, "process_resident_memory_bytes", "gauge", "Resident memory.",
+               stat.resident_bytes);
 }
 
 void metrics_add(struct buf *b, const struct metrics *m)
 {
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
-        add_family(b, families[i].name, families[i].type, families[i].help);
-        families[i].add(b, families[i].name, m);
+        const struct family *f = &families[i];
+        add_head(b, f->name, f->type, f->help);
+        f->add(b, f, m);
     }
+    add_process(b);
+}
 
-    struct process_sample list[PROCESS_SAMPLES];
-    size_t n = metrics_process(list);
-    for (size_t i = 0; i < n; i++) {
-        add_family(b, list[i].name, list[i].counter ? "counter" : "gauge", list[i].help);
-        add_seconds(b, list[i].name, NULL, list[i].value);
+/* ---- collecting the values ---- */
+
+/* Stores a high-water mark. Returns 1, which ends the walk, if the array is full. */
+static int keep_mark(void *ctx, const char *consumer, const struct hwm *h, int64_t at)
+{
+    struct metrics *m = ctx;
+    char *name = arena_bytes(&m->arena, consumer, strlen(consumer));
+    char *stream = arena_bytes(&m->arena, h->stream.p, h->stream.n);
+    (void)at;
+    if (!name || !stream)
+        return 1;
+    m->mark[m->n_marks++] = (struct metrics_mark){name, stream, h->hi, h->lo};
+    return m->n_marks == METRICS_MARKS;
+}
+
+int metrics_scrape(struct metrics *m, struct admin_config *cfg, struct store *st, struct error *err)
+{
+    struct worker_view *v = NULL;
+    size_t n = 0;
+    outbox *ob = atomic_load(&cfg->ob);
+    *m = (struct metrics){
+        .store = cfg->store, .store_up = st != NULL, .now_ns = clock_mono(&clock_system)};
+    for (size_t i = 0; i < 2; i++)
+        m->reloads[i] = atomic_load(&cfg->reloads[i]);
+    if (ob) {
+        struct manage_memory memory = manage_memory(ob);
+        m->memory_limit = memory.limit;
+        m->memory_peak = memory.peak;
     }
+    if (ob && manage_views(ob, &v, &n, err) != 0)
+        return -1;
+
+    arena_init(&m->arena, 0);
+    struct metrics_consumer *list = arena_zalloc(&m->arena, n + 1, sizeof *list);
+    if (!list) {
+        free(v);
+        return err_nomem(err);
+    }
+    m->consumer = list;
+    m->n_consumers = n;
+    m->ready = n > 0;
+    for (size_t i = 0; i < n; i++) {
+        struct metrics_consumer *c = &list[i];
+        struct error why = {0};
+        c->view = v[i];
+        if (st)
+            c->has_gauge = st->ops->consumer_gauge(st, c->view.consumer, &m->arena, &c->gauge,
+                                                   &why) == 0;
+        /* The store counts as down, unless only the consumer is missing. */
+        if (why.code && why.code != ERR_NOTFOUND)
+            m->store_up = false;
+
+        bool paused = c->has_gauge && c->gauge.paused;
+        if (!health_of(&c->view, m->now_ns, cfg->patience_ms * MS_NS, paused).ready)
+            m->ready = false;
+    }
+    free(v);
+
+    /* The page is still useful without the marks; the store counts as down. */
+    if (st && st->ops->marks(st, NULL, keep_mark, m, err) != 0)
+        m->store_up = false;
+    return 0;
+}
+
+void metrics_release(struct metrics *m)
+{
+    arena_release(&m->arena);
 }

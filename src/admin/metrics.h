@@ -9,7 +9,6 @@
 /* A consumer at the time of a scrape. */
 struct metrics_consumer {
     struct worker_view view;
-    struct health health;
     bool has_gauge; /* the store has answered: gauge is valid */
     struct consumer_gauge gauge;
 };
@@ -38,36 +37,15 @@ struct metrics {
     size_t n_consumers;
     struct metrics_mark mark[METRICS_MARKS];
     size_t n_marks;
+    struct arena arena; /* of the consumers and all names */
 };
 
-/* metrics_add appends the whole page. */
-void metrics_add(struct buf *b, const struct metrics *m);
-
-/* The values of a page, and their memory. (1) m.consumer is consumer, which is owned; names in m
- * live in the arena. */
-struct scrape {
-    struct metrics m;
-    struct metrics_consumer *consumer;
-    struct arena arena;
-};
-
-/* metrics_scrape asks the relay and, unless st is NULL, the store. The caller releases *l after
+/* metrics_scrape asks the relay and, unless st is NULL, the store. The caller releases *m after
  * success. */
-int metrics_scrape(struct scrape *l, const struct admin_config *cfg, struct store *st,
+int metrics_scrape(struct metrics *m, struct admin_config *cfg, struct store *st,
                    struct error *err);
-void metrics_release(struct scrape *l);
-
-/* Metrics of this process, under the names that the Prometheus clients use. */
-#define PROCESS_SAMPLES 6
-
-/* A metric and its value. */
-struct process_sample {
-    const char *name, *help;
-    bool counter;
-    double value;
-};
-
-/* metrics_process fills in the metrics that can be read, and returns their number. */
-size_t metrics_process(struct process_sample out[PROCESS_SAMPLES]);
+void metrics_release(struct metrics *m);
+/* metrics_add appends the whole page, with the metrics of this process. */
+void metrics_add(struct buf *b, const struct metrics *m);
 
 #endif

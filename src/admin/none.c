@@ -2,12 +2,7 @@
 #include "admin/access.h"
 #include "admin/admin.h"
 
-bool admin_built(void)
-{
-    return false;
-}
-
-int admin_start(const struct admin_config *cfg, const struct admin_door *door, struct admin **ret,
+int admin_start(struct admin_config *cfg, const struct admin_door *door, struct admin **ret,
                 char ret_url[ADMIN_ADDRESS], struct error *err)
 {
     (void)cfg;
@@ -30,12 +25,6 @@ int64_t admin_tick(struct admin *s, int64_t now)
     (void)s;
     (void)now;
     return CLOCK_NEVER;
-}
-
-void admin_attach(struct admin *s, outbox *ob)
-{
-    (void)s;
-    (void)ob;
 }
 
 void admin_set_tokens(struct admin *s, struct tokens *t)

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "admin/access.h"
+#include "admin/connections.h"
 #include "admin/metrics.h"
-#include "admin/server.h"
 
 #define IDLE_S 5                       /* a connection without traffic for this time is closed */
 #define REQUEST_MAX ((size_t)8 * 1024) /* line and headers */
@@ -24,7 +24,7 @@
 
 /* (1) store_lock protects st, token_lock protects tokens. */
 struct admin {
-    struct admin_config cfg;
+    struct admin_config *cfg;
     struct MHD_Daemon *http;
     struct connections connections;
     struct socket_file file;
@@ -51,11 +51,6 @@ struct page {
     unsigned (*make)(struct admin *s, enum page_detail detail, struct buf *b);
 };
 
-bool admin_built(void)
-{
-    return true;
-}
-
 /* ---- pages ---- */
 
 /* Returns the store for scrapes, locked. It returns NULL, with nothing locked, if another scrape
@@ -67,7 +62,7 @@ static struct store *lock_store(struct admin *s)
     until.tv_sec += STORE_WAIT_S;
     if (pthread_mutex_timedlock(&s->store_lock, &until) != 0)
         return NULL;
-    outbox *ob = atomic_load(&s->cfg.ob);
+    outbox *ob = atomic_load(&s->cfg->ob);
     bool is_open = s->st || (ob && manage_store(ob, &s->st, NULL) == 0); /* the first opens it */
     if (is_open)
         return s->st;
@@ -84,18 +79,18 @@ static void unlock_store(struct admin *s, const struct store *st)
 /* Collects everything while it holds the store, and formats it afterwards. */
 static unsigned page_metrics(struct admin *s, enum page_detail detail, struct buf *b)
 {
-    struct scrape l;
+    struct metrics m;
     (void)detail;
     struct store *st = lock_store(s);
-    int r = metrics_scrape(&l, &s->cfg, st, NULL);
+    int r = metrics_scrape(&m, s->cfg, st, NULL);
     unlock_store(s, st);
     if (r != 0)
         return UNAVAILABLE;
 
     for (size_t i = 0; i < METRICS_REFUSALS; i++)
-        l.m.refused[i] = atomic_load(&s->refused[i]);
-    metrics_add(b, &l.m);
-    metrics_release(&l);
+        m.refused[i] = atomic_load(&s->refused[i]);
+    metrics_add(b, &m);
+    metrics_release(&m);
     return OK;
 }
 
@@ -113,7 +108,7 @@ static struct buf *details_for(enum page_detail detail, struct buf *b)
 static unsigned page_livez(struct admin *s, enum page_detail detail, struct buf *b)
 {
     struct buf *details = details_for(detail, b);
-    bool alive = admin_health(&s->cfg, NULL, details).alive;
+    bool alive = admin_health(s->cfg, NULL, details).alive;
     buf_adds(b, alive ? "ok\n" : "a consumer is stuck\n");
     return alive ? OK : UNAVAILABLE;
 }
@@ -121,14 +116,14 @@ static unsigned page_livez(struct admin *s, enum page_detail detail, struct buf 
 static unsigned page_readyz(struct admin *s, enum page_detail detail, struct buf *b)
 {
     struct buf *details = details_for(detail, b);
-    bool ready = admin_health(&s->cfg, NULL, NULL).ready;
+    bool ready = admin_health(s->cfg, NULL, NULL).ready;
     if (!ready) {
         /* Ask the store: a paused consumer may look stuck. */
         struct store *st = lock_store(s);
-        ready = admin_health(&s->cfg, st, details).ready;
+        ready = admin_health(s->cfg, st, details).ready;
         unlock_store(s, st);
     } else if (details) {
-        ready = admin_health(&s->cfg, NULL, details).ready;
+        ready = admin_health(s->cfg, NULL, details).ready;
     }
     buf_adds(b, ready ? "ready\n" : "not ready\n");
     return ready ? OK : UNAVAILABLE;
@@ -176,7 +171,7 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **socket_con
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
         connections_opened(&s->connections, fd, clock_mono(&clock_system));
         uint64_t one = 1;
-        ssize_t written = s->cfg.wake_fd < 0 ? 0 : write(s->cfg.wake_fd, &one, sizeof one);
+        ssize_t written = s->cfg->wake_fd < 0 ? 0 : write(s->cfg->wake_fd, &one, sizeof one);
         (void)written; /* it only fails if the thread is awake already */
     } else {
         connections_closed(&s->connections, fd);
@@ -271,7 +266,7 @@ static struct access_refusal refusal_of(struct admin *s, struct MHD_Connection *
     getsockname(descriptor_of(c), (struct sockaddr *)&here, &size);
     /* Tokens are only compared under the lock: a reload may replace them at any moment. */
     pthread_mutex_lock(&s->token_lock);
-    struct access_rules rules = {.hosts = s->cfg.hosts, .tokens = s->tokens, .local = s->local};
+    struct access_rules rules = {.hosts = s->cfg->hosts, .tokens = s->tokens, .local = s->local};
     *ret_knows = access_details(&rules, r);
     pthread_mutex_unlock(&s->token_lock);
     return access_check(&rules, r, (struct sockaddr *)&here);
@@ -366,7 +361,7 @@ static struct MHD_Daemon *start_daemon(struct admin *s, int fd)
                             MHD_OPTION_END);
 }
 
-int admin_start(const struct admin_config *cfg, const struct admin_door *door, struct admin **ret,
+int admin_start(struct admin_config *cfg, const struct admin_door *door, struct admin **ret,
                 char ret_url[ADMIN_ADDRESS], struct error *err)
 {
     struct admin *s = calloc(1, sizeof *s);
@@ -374,7 +369,7 @@ int admin_start(const struct admin_config *cfg, const struct admin_door *door, s
         access_tokens_free(door->tokens);
         return err_nomem(err);
     }
-    s->cfg = *cfg;
+    s->cfg = cfg;
     s->tokens = door->tokens;
     s->local = admin_loopback(&door->address);
     pthread_mutex_init(&s->store_lock, NULL);
@@ -384,9 +379,9 @@ int admin_start(const struct admin_config *cfg, const struct admin_door *door, s
     int fd = -1;
     struct socket_wish wish = {
         .address = &door->address, .backlog = CONNECTIONS_MAX, .mode = cfg->socket_mode};
-    if (socket_listen(&wish, &s->file, &fd, err) != 0)
+    if (connections_listen(&wish, &s->file, &fd, err) != 0)
         goto fail;
-    socket_say(fd, ret_url);
+    connections_url(fd, ret_url);
     s->http = start_daemon(s, fd); /* on success it owns the socket */
     if (!s->http) {
         close(fd);
@@ -398,12 +393,6 @@ int admin_start(const struct admin_config *cfg, const struct admin_door *door, s
 fail:
     admin_stop(s);
     return -1;
-}
-
-void admin_attach(struct admin *s, outbox *ob)
-{
-    if (s)
-        atomic_store(&s->cfg.ob, ob);
 }
 
 void admin_set_tokens(struct admin *s, struct tokens *t)
@@ -420,7 +409,7 @@ bool admin_stop(struct admin *s)
     if (!s)
         return true;
     /* Remove the file first, so that the next relay can listen there at once. */
-    socket_remove(&s->file);
+    connections_unlisten(&s->file);
     if (s->http) {
         /* Wait briefly for scrapes to end. A scrape that waits for an unresponsive store must not
          * block the stop. */

@@ -1,6 +1,7 @@
 #include "base/fd.h"
 
 #include <signal.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <time.h>
 
@@ -92,4 +93,32 @@ void fd_allow(size_t n)
     limit.rlim_cur = n < limit.rlim_max ? n : limit.rlim_max;
     if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
         return; /* a failing open will report it */
+}
+
+#define SLURP ((size_t)64 * 1024)
+
+int fd_slurp(const char *path, size_t max, struct buf *b)
+{
+    int fd = STDIN_FILENO;
+    bool is_stdin = strcmp(path, "-") == 0;
+    if (!is_stdin)
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno;
+
+    int e = 0;
+    ssize_t got = 1;
+    while (b->n < max && got > 0) {
+        size_t want = max - b->n < SLURP ? max - b->n : SLURP;
+        char *to = buf_reserve(b, want);
+        errno = ENOMEM;
+        got = to ? fd_read_all(fd, to, want) : -1;
+        if (got < 0)
+            e = errno;
+        else
+            b->n += (size_t)got;
+    }
+    if (!is_stdin)
+        close(fd);
+    return e;
 }

@@ -11,6 +11,8 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "base/buf.h"
+
 /* fd_above_stdio moves a descriptor off 0, 1 and 2, with FD_CLOEXEC, in case the host closed one of
  * those: output meant for stdout must not end up in it. -1 is passed through. */
 static inline int fd_above_stdio(int fd)
@@ -32,6 +34,9 @@ ssize_t fd_write(int fd, const void *p, size_t n);
  * fd_read_all does the same for a descriptor, which stays open. */
 ssize_t fd_read_file(const char *path, char *to, size_t size);
 ssize_t fd_read_all(int fd, char *to, size_t size);
+
+/* fd_slurp appends the first `max` bytes of a file ("-": stdin) to b. It returns 0 or an errno. */
+int fd_slurp(const char *path, size_t max, struct buf *b);
 
 /* fd_allow raises the process's descriptor limit to at least n, as far as the hard limit
  * permits. */

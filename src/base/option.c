@@ -104,6 +104,13 @@ int option_text(void *field, const char *value, const struct option_def *o, stru
     return 0;
 }
 
+int option_checked(void *field, const char *value, const struct option_def *o, struct error *err)
+{
+    if (o->check(value, err) != 0)
+        return -1;
+    return option_text(field, value, o, err);
+}
+
 static int refuse_empty(const char *value, struct error *err)
 {
     if (*value)

@@ -37,24 +37,26 @@ struct option_def {
     /* bounds of option_int, option_long, option_span and option_size; max == 0: unbounded */
     int64_t min, max;
     const char *const *names; /* for option_choice, option_either and option_word; ends with NULL */
-    char letter;              /* for commands: -c; 0: none */
-    bool env;                 /* for commands: may also be set as OUTBOX_<NAME> */
+    int (*check)(const char *value, struct error *err); /* for option_checked */
+    char letter;                                        /* for commands: -c; 0: none */
+    bool env; /* for commands: may also be set as OUTBOX_<NAME> */
 };
 
 /* The setters and the type of their field. A borrowed text lives as long as the value; an owned one
  * replaces and frees the previous text. */
-option_setter option_bool;   /* bool */
-option_setter option_int;    /* int */
-option_setter option_long;   /* int64_t */
-option_setter option_span;   /* int64_t, milliseconds of a duration */
-option_setter option_size;   /* int64_t, bytes */
-option_setter option_choice; /* an enum or int: the index among names */
-option_setter option_either; /* bool: true for the second of two names */
-option_setter option_word;   /* const char *: one of names */
-option_setter option_text;   /* const char *, borrowed */
-option_setter option_name;   /* const char *, borrowed, not empty */
-option_setter option_copy;   /* char *, owned */
-option_setter option_file;   /* char *, owned, not empty */
+option_setter option_bool;    /* bool */
+option_setter option_int;     /* int */
+option_setter option_long;    /* int64_t */
+option_setter option_span;    /* int64_t, milliseconds of a duration */
+option_setter option_size;    /* int64_t, bytes */
+option_setter option_choice;  /* an enum or int: the index among names */
+option_setter option_either;  /* bool: true for the second of two names */
+option_setter option_word;    /* const char *: one of names */
+option_setter option_text;    /* const char *, borrowed */
+option_setter option_name;    /* const char *, borrowed, not empty */
+option_setter option_checked; /* const char *, borrowed, accepted by check */
+option_setter option_copy;    /* char *, owned */
+option_setter option_file;    /* char *, owned, not empty */
 
 /* option_copy_maybe is option_copy for a text that may be NULL, which leaves *field unchanged. */
 int option_copy_maybe(char **field, const char *text, struct error *err);

@@ -214,6 +214,12 @@ static size_t distance(const char *a, size_t na, const char *b, size_t nb)
     return last[nb];
 }
 
+bool text_is_slip(const char *s, const char *name)
+{
+    size_t n = strlen(s), len = strlen(name);
+    return n <= NAME_MAX_LEN && len <= NAME_MAX_LEN && distance(s, n, name, len) == 1;
+}
+
 const char *text_nearest(const char *s, const char *const *names)
 {
     const char *best = NULL;

@@ -31,6 +31,9 @@ int text_int(const char *s, int64_t min, int64_t max, int64_t *ret, struct error
 /* text_bool reads yes/no, true/false, on/off, 1/0. */
 int text_bool(const char *s, bool *ret, struct error *err);
 
+/* text_is_slip returns whether s has one letter more, less or other than a name, or two neighbours
+ * swapped. */
+bool text_is_slip(const char *s, const char *name);
 /* text_nearest returns the entry of names (NULL-terminated) closest to s by edit distance; NULL if
  * none is close enough. */
 const char *text_nearest(const char *s, const char *const *names);

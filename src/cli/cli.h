@@ -1,6 +1,6 @@
 /* cli.h: declarations shared by the files of the command line. main.c boots, commands.c lists the
- * commands, options.c parses the arguments, config.c merges flags, environment and config file,
- * output.c prints, and each cmd_*.c implements one command. */
+ * commands and parses the arguments, config.c merges flags, environment and config file, output.c
+ * prints, and each cmd_*.c implements one command. */
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
@@ -44,129 +44,15 @@ struct cli;
 
 /* Strings are borrowed from the arguments or the environment, and NULL if not given. */
 
-#define ARGS_MAX 100 /* positional arguments of any command */
-#define COLUMNS_MAX 8
-#define GRANTED_MAX 64
+#define ARGS_OWN 2048 /* bytes for the options of any command */
+#define ARGS_MAX 100  /* positional arguments of any command */
 
-/* For `adopt`. */
-struct adopt_args {
-    const char *shape, *existing, *mark, *consumer;
-    const char *columns[COLUMNS_MAX]; /* each FIELD=COLUMN */
-    size_t n_columns;
-    bool drop_mark, undo;
-};
+#define PAIRS_MAX 64 /* pairs of any option */
 
-/* For `config check`. */
-struct check_args {
-    bool connect;
-    bool overflow; /* not an option: memory for a problem ran out */
-};
-
-/* For `consume`. */
-struct consume_args {
-    const char *group, *exec, *exec_env, *name, *start, *snapshot;
-    int64_t claim_ms;
-    bool drain;
-};
-
-/* For `consumers set`, `consumers revert` and `consumers remove`. */
-struct consumers_args {
-    const char *events, *where, *order, *lanes; /* NULL: unchanged */
-    int64_t generation;                         /* 0 if not given */
-    bool force;
-};
-
-/* For `dead`. */
-struct dead_args {
-    const char *consumer, *type;
-    int64_t limit; /* 0: all */
-    bool all;
-};
-
-/* For `doctor`. */
-struct doctor_args {
-    int64_t patience_ms;
-    bool connect;
-};
-
-/* A key, split at its slash. */
-struct key_arg {
-    struct str aggregate_type, aggregate_id;
-};
-
-/* For `emit`. */
-struct emit_args {
-    struct key_arg key;
-    const char *payload, *idempotency_key, *tenant;
-    const char *headers[EVENT_HEADERS_COUNT]; /* each K=V */
-    size_t n_headers;
-    int64_t version, delay_ms;
-    bool has_version, ndjson, atomic;
-};
-
-/* For `events`. */
-struct events_args {
-    struct key_arg key;
-    const char *type, *consumer;
-    int64_t after, limit;
-    int state;        /* enum delivery_state + 1; 0: any */
-    bool unprocessed; /* instead of a state */
-    bool newest;
-    int64_t look;
-    bool all;
-};
-
-/* For `migrate gen`. */
-struct gen_args {
-    int tool; /* index into the tools of gen.c */
-    const char *service, *out_dir;
-};
-
-/* For `grant` and `revoke`. */
-struct grant_args {
-    const char *consumers[GRANTED_MAX];
-    size_t n_consumers;
-    const char *tenant;
-};
-
-/* For `help`. */
-struct help_args {
-    bool man, options, members;
-};
-
-/* For `hwm`. */
-struct hwm_args {
-    const char *consumer;
-};
-
-/* For `init` and `migrate up`. */
-struct init_args {
-    bool replace;
-    int64_t lock_ms;
-};
-
-/* For `receive`. */
-struct receive_args {
-    const char *from, *consumer;
-    int64_t count, idle_ms; /* 0 if not given */
-    bool check;
-};
-
-/* For `relay`. */
-struct relay_args {
-    bool drain;
-};
-
-/* For `status`. */
-struct status_args {
-    bool watch;
-    int64_t interval_ms;
-};
-
-/* For `trim`. */
-struct trim_args {
-    bool older_than; /* whether it was given */
-    int64_t older_than_ms;
+/* Values of an option that may be repeated, each NAME=VALUE. */
+struct pairs_arg {
+    const char *pair[PAIRS_MAX];
+    size_t n;
 };
 
 /* An optional number. */
@@ -175,16 +61,13 @@ struct number_arg {
     int64_t value;
 };
 
-/* For all subcommands of `webhook`. */
-struct webhook_args {
-    const char *secret_file, *secret_env, *id, *signature, *address;
-    int64_t timestamp, count; /* 0 if not given */
-    int64_t port, status, delay_ms, request_ms, body_max;
-    struct number_arg retry_after;
-    bool any_time, quiet, asymmetric;
+/* A key, split at its slash. */
+struct key_arg {
+    struct str aggregate_type, aggregate_id;
 };
 
-/* (1) Of the union, only the struct of the command being run is valid. */
+/* What the options of a command set: the fields that several commands share, and in `own` a struct
+ * that its file defines, which begins with zeroes. */
 struct args {
     bool help, json;
     bool yes;           /* do not ask for confirmation */
@@ -194,29 +77,15 @@ struct args {
     const char *pos[ARGS_MAX]; /* positional arguments after command and subcommand */
     int n_pos;
 
-    union {
-        struct adopt_args adopt;
-        struct check_args check;
-        struct consume_args consume;
-        struct consumers_args consumers;
-        struct dead_args dead;
-        struct doctor_args doctor;
-        struct emit_args emit;
-        struct events_args events;
-        struct gen_args gen;
-        struct grant_args grant;
-        struct help_args helping;
-        struct hwm_args hwm;
-        struct init_args init;
-        struct receive_args receive;
-        struct relay_args relay;
-        struct status_args status;
-        struct trim_args trim;
-        struct webhook_args webhook;
-    };
+    _Alignas(max_align_t) char own[ARGS_OWN]; /* the struct of the command's own options */
 };
 
 #define ARG(field) .at = offsetof(struct args, field)
+/* A field of the command's own struct, and that struct as a whole. */
+#define OWN(type, field) \
+    .at = offsetof(struct args, own) + offsetof(struct type, field) + \
+          0 * sizeof(char[sizeof(struct type) <= ARGS_OWN ? 1 : -1])
+#define OWN_ALL .at = offsetof(struct args, own)
 
 /* ---- commands ---- */
 
@@ -232,6 +101,9 @@ struct command_json {
 #define JSON_LINES(fields) \
     ((const struct command_json[]){{fields, "an object a line", NULL}, {NULL}})
 
+/* The store that a command finds open in cli->st. */
+enum opens { OPENS_NONE, OPENS_STORE, OPENS_ANY_VERSION };
+
 /* A command, or one of its subcommands: a row of the table in its file. (1) All rows of a table
  * have one name, and either all of them have a sub, or there is only one. (2) min <= max <=
  * ARGS_MAX. */
@@ -246,7 +118,11 @@ struct command {
     bool consumers; /* accepts --consumer and the options of consumers */
     bool gathers;   /* reports all problems with the settings, not only the first */
     bool bare;      /* runs without loading any settings */
+    enum opens opens;
     const struct command_json *json;
+    /* refuses options that do not go together, or asks first, before the store is opened; may be
+     * NULL */
+    int (*check)(struct cli *cli, struct error *err);
     int (*run)(struct cli *cli, struct error *err);
 };
 
@@ -262,14 +138,10 @@ const struct command *commands_next(const struct command *c);
 /* commands_need_store fails with ERR_CONFIG if the settings name no store; the message lists the
  * three ways to name one. */
 int commands_need_store(const struct cli *cli, struct error *err);
-/* commands_store opens the store given in the settings and keeps it in cli->st; main closes it.
- * NULL on failure. */
-struct store *commands_store(struct cli *cli, struct error *err);
-/* commands_create is commands_store for `init` and `migrate up`: it creates or upgrades the
- * outbox. */
-struct store *commands_create(struct cli *cli, struct error *err);
-/* commands_look is commands_store for inspection: it opens a store of any version. */
-struct store *commands_look(struct cli *cli, struct error *err);
+/* commands_open opens the store given in the settings and keeps it in cli->st; main closes it.
+ * Only what the settings do not say is taken from `opt`: any_version, create and what belongs to
+ * it. */
+int commands_open(struct cli *cli, struct store_options opt, struct error *err);
 /* commands_find returns the rows of a command. If there is none, the usage error suggests the
  * nearest name. */
 int commands_find(const char *name, const struct command **ret, struct error *err);
@@ -288,31 +160,37 @@ struct cli {
     struct settings settings;
     const struct command *rows; /* of the command; NULL if none was given */
     const struct command *cmd;  /* NULL if the subcommand is missing; only help allows that */
-    struct store *st;           /* NULL until commands_store or a similar function opens it */
+    struct store *st;           /* NULL unless the command or commands_open has opened it */
     struct arena arena;
 };
 
-extern const struct option_def options_global[];   /* -c and -h, accepted by every command */
-extern const struct option_def options_consumer[]; /* --consumer, which opens a group */
+/* cli_own returns the struct of the command's own options. */
+static inline const void *cli_own(const struct cli *cli)
+{
+    return cli->args.own;
+}
 
-/* options_parse reads the arguments into cli->args, cli->config, cli->rows and cli->cmd. Options of
- * the command that may come from the environment are looked up there, too. It stops at -h and sets
- * cli->args.help. */
-int options_parse(struct cli *cli, int argc, char **argv, struct error *err);
-/* options_usage sets a usage error (CLI_USAGE) and returns -1. */
-int options_usage(struct error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-#if defined(OUTBOX_ANALYSIS) && !defined(OPTIONS_C) /* see err.h */
-#define options_usage(...) (options_usage(__VA_ARGS__), -1)
+extern const struct option_def commands_global[];   /* -c and -h, accepted by every command */
+extern const struct option_def commands_consumer[]; /* --consumer, which opens a group */
+
+/* commands_parse reads the arguments into cli->args, cli->config, cli->rows and cli->cmd. Options
+ * of the command that may come from the environment are looked up there, too. It stops at -h and
+ * sets cli->args.help. */
+int commands_parse(struct cli *cli, int argc, char **argv, struct error *err);
+/* commands_usage sets a usage error (CLI_USAGE) and returns -1. */
+int commands_usage(struct error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+#if defined(OUTBOX_ANALYSIS) && !defined(COMMANDS_C) /* see err.h */
+#define commands_usage(...) (commands_usage(__VA_ARGS__), -1)
 #endif
-/* options_invalid turns the error about a value into a usage error that names the option --name. It
- * returns -1. */
-int options_invalid(const char *name, struct error *err);
-/* options_names appends the names of a table, which may be NULL, to names, which ends with NULL. */
+/* commands_option_names appends the names of a table, which may be NULL, to names, which ends with
+ * NULL. */
 #define OPTIONS_NAMES 96
-void options_names(const struct option_def *table, const char *names[OPTIONS_NAMES]);
+void commands_option_names(const struct option_def *table, const char *names[OPTIONS_NAMES]);
 /* Setters that several commands share. */
-option_setter options_consumer_name; /* const char *: a valid name of a consumer */
-option_setter options_key;           /* struct key_arg */
+option_setter commands_key;    /* struct key_arg */
+option_setter commands_pair;   /* struct pairs_arg, at most o->max */
+option_setter commands_number; /* struct number_arg: as option_long */
+option_setter commands_span;   /* struct number_arg: as option_span */
 
 /* Options that several commands share. */
 /* clang-format off */
@@ -343,9 +221,14 @@ int output_listing(const struct cli *cli, struct listing *l, const struct listin
 typedef void output_say(struct buf *b, const void *row);
 int output_result(const struct cli *cli, const struct listing_field *fields, const void *row,
                   output_say *say, struct error *err);
-/* output_store returns the URL of the store without its password, in the arena of cli; NULL: out of
- * memory. */
-const char *output_store(struct cli *cli, struct error *err);
+/* output_rows prints a listing of n rows of `size` bytes each. */
+int output_rows(const struct cli *cli, const struct listing_field *fields, const char *columns,
+                const void *rows, size_t n, size_t size, struct error *err);
+/* output_pairs prints a row as JSON, or the named fields of it, one per line. */
+int output_pairs(const struct cli *cli, const struct listing_field *fields, const char *names,
+                 const void *row, struct error *err);
+/* output_masked sets *ret to a copy of a value without its secrets, in the arena of cli. */
+int output_masked(struct cli *cli, const char *value, const char **ret, struct error *err);
 
 /* output_flush writes the buffer to stdout and empties it. Untrusted text must first go through
  * output_clean or output_addf, or be quoted as JSON; unsafe characters that remain, except line
@@ -383,25 +266,25 @@ void output_progress_end(struct output_progress *p);
 
 /* ---- findings of validate and doctor ---- */
 
-/* (1) count[level] is the number of findings so far. (2) b holds their text until report_end prints
- * it. */
+/* (1) count[level] is the number of findings so far, n that of those in JSON. (2) b holds their
+ * text until output_report_end prints it. */
 struct report {
     struct buf b;
-    bool json, color;
-    size_t count[FINDING_LEVELS];
+    bool json, color, ok;
+    int64_t n, count[FINDING_LEVELS];
 };
 
 extern const struct listing_field fields_report[]; /* its members with --json */
-void report_init(struct report *r, const struct cli *cli);
-void report_release(struct report *r);
-/* report_visit adds a finding; it is a finding_visit. */
-void report_visit(void *report, const struct finding *f);
-/* report_say adds a finding with a formatted text. advice may be NULL. */
-void report_say(struct report *r, enum finding_level level, const char *name, const char *advice,
-                const char *fmt, ...) __attribute__((format(printf, 5, 6)));
-/* report_end prints the findings and a summary. It fails with CLI_FOUND if there is a warning or a
- * problem among them. */
-int report_end(struct report *r, struct error *err);
+void output_report_start(struct report *r, const struct cli *cli);
+void output_report_release(struct report *r);
+/* output_finding_visit adds a finding; it is a finding_visit. */
+void output_finding_visit(void *report, const struct finding *f);
+/* output_finding adds a finding with a formatted text. advice may be NULL. */
+void output_finding(struct report *r, enum finding_level level, const char *name,
+                    const char *advice, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+/* output_report_end prints the findings and a summary. It fails with CLI_FOUND if there is a
+ * warning or a problem among them. */
+int output_report_end(struct report *r, struct error *err);
 
 /* ---- a part of a command that is in extra ---- */
 
@@ -409,26 +292,5 @@ extern const struct option_def gen_options[]; /* set fields of struct gen_args *
 extern const struct listing_field fields_gen[];
 /* gen runs `migrate gen`: it prints the SQL for a tool, or writes files with it. */
 int gen(struct cli *cli, struct error *err);
-
-/* ---- reading lines ---- */
-
-/* A reader of lines of up to `max` bytes each. (1) buf[at..n) has been read, but not returned. */
-struct lines {
-    int fd;
-    char *buf;
-    size_t at, n, cap, max;
-    int64_t number; /* of the line returned last */
-    int64_t bytes;  /* read so far */
-    bool end;
-};
-
-int lines_init(struct lines *l, int fd, size_t max, struct error *err);
-void lines_release(struct lines *l);
-/* lines_next returns the next line without its line feed, borrowed until the next call. After the
- * last one *ret_more is false. */
-int lines_next(struct lines *l, struct str *ret, bool *ret_more, struct error *err);
-/* lines_slurp appends the first `max` bytes of a file ("-": stdin) to b. It returns 0 or an
- * errno. */
-int lines_slurp(const char *path, size_t max, struct buf *b);
 
 #endif

@@ -1,54 +1,37 @@
 /* cmd_adopt.c: outbox adopt, which turns the rows of an application's own table into events. */
-#include <string.h>
-
-#include "base/text.h"
 #include "cli/cli.h"
+
+struct adopt_args {
+    const char *shape, *existing, *mark, *consumer;
+    struct pairs_arg columns; /* each FIELD=COLUMN; the store validates the fields */
+    bool drop_mark, undo;
+};
 
 static const char *const shapes[] = {"auto", "processed_at", "debezium", NULL};
 static const char *const existing[] = {"copy", "skip", NULL};
 
-/* Stores FIELD=COLUMN unparsed; the store validates the fields. */
-static int set_column(void *field, const char *value, const struct option_def *o, struct error *err)
-{
-    struct adopt_args *a = field;
-    (void)o;
-    const char *equals = strchr(value, '=');
-    if (!equals || equals == value)
-        return err_set(err, ERR_CONFIG, "\"%s\" is not FIELD=COLUMN", value);
-
-    size_t n = (size_t)(equals - value) + 1;
-    for (size_t i = 0; i < a->n_columns; i++) {
-        if (strncmp(a->columns[i], value, n) == 0)
-            return err_set(err, ERR_CONFIG, "%.*s is given twice", (int)n - 1, value);
-    }
-    if (a->n_columns == COLUMNS_MAX)
-        return err_set(err, ERR_CONFIG, "at most %d columns can be given", COLUMNS_MAX);
-    a->columns[a->n_columns++] = value;
-    return 0;
-}
-
 static const struct option_def options[] = {
     {"shape", "NAME", NULL,
      "layout of the table: processed_at, debezium, or auto to detect it (the default)", option_word,
-     ARG(adopt.shape), .names = shapes},
+     OWN(adopt_args, shape), .names = shapes},
     {"column", "FIELD=COLUMN", NULL,
      "column that holds a field, if it is not found by its name; the fields are id, type, "
      "aggregate_type, aggregate_id, payload, created_at, processed_at and tenant; FIELD= if the "
      "table has none; FIELD='TEXT' for a constant type, aggregate_type or tenant; may be repeated",
-     set_column, ARG(adopt)},
+     commands_pair, OWN(adopt_args, columns), .max = 8},
     {"existing", "WHAT", NULL,
      "what to do with rows that are not processed yet: copy them (the default) or skip them",
-     option_word, ARG(adopt.existing), .names = existing},
+     option_word, OWN(adopt_args, existing), .names = existing},
     {"mark", "COLUMN", NULL,
      "set this column (processed_at) once --consumer has received a row, so that the old system "
      "leaves it alone; a timestamp or a boolean",
-     option_name, ARG(adopt.mark)},
-    {"consumer", "NAME", NULL, "with --mark: the consumer whose deliveries count",
-     options_consumer_name, ARG(adopt.consumer)},
+     option_name, OWN(adopt_args, mark)},
+    {"consumer", "NAME", NULL, "with --mark: the consumer whose deliveries count", option_checked,
+     OWN(adopt_args, consumer), .check = store_name_check},
     {"drop-mark", NULL, "no", "stop marking rows; new rows still become events", option_bool,
-     ARG(adopt.drop_mark)},
+     OWN(adopt_args, drop_mark)},
     {"undo", NULL, "no", "stop turning rows into events; existing events stay", option_bool,
-     ARG(adopt.undo)},
+     OWN(adopt_args, undo)},
     OPTION_YES,
     OPTION_DRY_RUN,
     OPTION_JSON,
@@ -70,25 +53,22 @@ enum answer {
 
 /* A call of adopt and its result. */
 struct adoption {
-    const struct adopt_args *a;
-    const char *table, *mark, *consumer; /* mark and consumer: NULL without --mark */
-    bool adopted, dry_run;
-    struct str columns; /* of a dry run */
+    struct adopt_request req;
     struct adopt_result res;
+    bool adopted;
+    struct str columns; /* of a dry run */
 };
 
 /* Returns the outcome for the table; with --dry-run, the outcome it would have. */
-static enum answer answer_of(const struct adopt_args *a, const struct adopt_result *res)
+static enum answer answer_of(const struct adoption *d)
 {
-    static const enum answer undone[2] = {NOT_ADOPTED, UNDONE};
-    static const enum answer unmarked[2] = {NOT_MARKED, UNMARKED};
-    if (a->undo)
-        return undone[res->changed];
-    if (a->drop_mark)
-        return unmarked[res->changed];
-    if (!res->changed)
+    if (d->req.undo)
+        return d->res.changed ? UNDONE : NOT_ADOPTED;
+    if (d->req.drop_mark)
+        return d->res.changed ? UNMARKED : NOT_MARKED;
+    if (!d->res.changed)
         return UNCHANGED;
-    if (res->other_columns)
+    if (d->res.other_columns)
         return REMAPPED;
     return ADOPTED;
 }
@@ -110,37 +90,36 @@ static void adoption_text(struct buf *b, const void *row)
         [NOT_ADOPTED] = {"was not adopted; nothing to do", "is not adopted; nothing would be done"},
     };
     const struct adoption *d = row;
+    const struct adopt_request *req = &d->req;
     const struct adopt_result *res = &d->res;
-    enum answer answer = answer_of(d->a, res);
-
-    char n[HUMAN_COUNT];
+    enum answer answer = answer_of(d);
     const char *events = res->copied == 1 ? "an event" : "events";
-    human_count(res->copied, "unprocessed row", n);
-    output_addf(b, "%s: ", d->table);
+    const char *n = human_count(res->copied, "unprocessed row");
+    output_addf(b, "%s: ", req->table);
     if (answer != ADOPTED)
-        buf_addf(b, "%s\n", said[answer][d->dry_run]);
-    else if (d->dry_run)
+        buf_addf(b, "%s\n", said[answer][req->dry_run]);
+    else if (req->dry_run)
         buf_addf(b, "would be adopted, and %s would become %s\n", n, events);
     else
         buf_addf(b, "adopted; %s became %s\n", n, events);
 
-    if (d->mark && res->changed)
+    if (req->mark && res->changed)
         output_addf(b, "%s: rows %s marked in %s once consumer \"%s\" has received them\n",
-                    d->table, d->dry_run ? "would be" : "are", d->mark, d->consumer);
-    if (d->dry_run && !d->a->undo && !d->a->drop_mark)
+                    req->table, req->dry_run ? "would be" : "are", req->mark, req->consumer);
+    if (req->dry_run && !req->undo && !req->drop_mark)
         output_addf(b, "columns: %s\n", res->mapping);
 }
 
 #define AT(member) .at = offsetof(struct adoption, member)
 static const struct listing_field fields_adoption[] = {
-    {"table", LISTING_TEXT, AT(table), "the table"},
+    {"table", LISTING_TEXT, AT(req.table), "the table"},
     {"adopted", LISTING_BOOL, AT(adopted), "whether its rows become events"},
     {"changed", LISTING_BOOL, AT(res.changed), "whether anything was changed"},
     {"copied", LISTING_INT, AT(res.copied), "unprocessed rows that became events"},
-    {"mark", LISTING_TEXT, AT(mark), "with --mark: the column that is set", .optional = true},
-    {"consumer", LISTING_TEXT, AT(consumer), "with --mark: the consumer whose deliveries count",
+    {"mark", LISTING_TEXT, AT(req.mark), "with --mark: the column that is set", .optional = true},
+    {"consumer", LISTING_TEXT, AT(req.consumer), "with --mark: the consumer whose deliveries count",
      .optional = true},
-    {"dry_run", LISTING_BOOL, AT(dry_run), "true: nothing was done", .optional = true},
+    {"dry_run", LISTING_BOOL, AT(req.dry_run), "true: nothing was done", .optional = true},
     {"columns", LISTING_JSON, AT(columns), "with --dry-run: the column of each field",
      .optional = true},
     {NULL},
@@ -149,9 +128,11 @@ static const struct listing_field fields_adoption[] = {
 
 /* ---- the command ---- */
 
-static int check_options(const struct adopt_args *a, struct error *err)
+/* Checks the options. --undo asks first. */
+static int adopt_check(struct cli *cli, struct error *err)
 {
-    bool describes = a->shape || a->existing || a->n_columns;
+    const struct adopt_args *a = cli_own(cli);
+    bool describes = a->shape || a->existing || a->columns.n;
     bool marks = a->mark || a->drop_mark;
     const struct {
         bool broken;
@@ -166,68 +147,42 @@ static int check_options(const struct adopt_args *a, struct error *err)
     };
     for (size_t i = 0; i < sizeof(rules) / sizeof(*rules); i++) {
         if (rules[i].broken)
-            return options_usage(err, "%s", rules[i].text);
+            return commands_usage(err, "%s", rules[i].text);
     }
-    return 0;
-}
-
-static int adopt_table(struct cli *cli, struct adopt_result *ret, struct error *err)
-{
-    const struct args *args = &cli->args;
-    const struct adopt_args *a = &args->adopt;
-    struct adopt_request req = {
-        .table = args->pos[0],
-        .shape = a->shape,
-        .existing = a->existing,
-        .columns = a->columns,
-        .n_columns = a->n_columns,
-        .mark = a->mark,
-        .consumer = a->consumer,
-        .drop_mark = a->drop_mark,
-        .undo = a->undo,
-        .dry_run = args->dry_run,
-    };
-    if (!req.shape)
-        req.shape = shapes[0];
-
-    struct store *st = commands_store(cli, err);
-    if (!st)
-        return -1;
-    if (!st->ops->adopt)
-        return err_set(err, ERR_CONFIG, "a %s: store cannot adopt a table", st->ops->scheme);
-    return st->ops->adopt(st, &req, ret, err);
+    if (!a->undo || cli->args.dry_run)
+        return 0;
+    return output_confirm(cli, err, "stop turning rows of %.200s into events", cli->args.pos[0]);
 }
 
 static int adopt_run(struct cli *cli, struct error *err)
 {
-    const struct adopt_args *a = &cli->args.adopt;
-    struct adoption d = {
-        .a = a,
+    const struct adopt_args *a = cli_own(cli);
+    struct store *st = cli->st;
+    struct adoption d = {.adopted = !a->undo};
+    d.req = (struct adopt_request){
         .table = cli->args.pos[0],
-        .adopted = !a->undo,
+        .shape = a->shape ? a->shape : shapes[0],
+        .existing = a->existing,
+        .columns = a->columns.pair,
+        .n_columns = a->columns.n,
+        .mark = a->mark,
+        .consumer = a->consumer,
+        .drop_mark = a->drop_mark,
+        .undo = a->undo,
         .dry_run = cli->args.dry_run,
     };
-    if (check_options(a, err) != 0)
+    if (!st->ops->adopt)
+        return err_set(err, ERR_CONFIG, "a %s: store cannot adopt a table", st->ops->scheme);
+    if (st->ops->adopt(st, &d.req, &d.res, err) != 0)
         return -1;
-
-    bool ask = a->undo && !d.dry_run;
-    if (ask && output_confirm(cli, err, "stop turning rows of %.200s into events", d.table) != 0)
-        return -1;
-    if (adopt_table(cli, &d.res, err) != 0)
-        return -1;
-
-    if (a->mark) {
-        d.mark = a->mark;
-        d.consumer = a->consumer;
-    }
-    if (d.dry_run && !a->undo)
+    if (d.req.dry_run && !a->undo)
         d.columns = str_of(d.res.mapping);
     return output_result(cli, fields_adoption, &d, adoption_text, err);
 }
 
 const struct command cmd_adopt[] = {
     {"adopt", NULL, "TABLE", "turn the rows of an existing outbox table into events",
-     .options = options, .min = 1, .max = 1, .json = JSON_OBJECT(fields_adoption),
-     .run = adopt_run},
+     .options = options, .min = 1, .max = 1, .opens = OPENS_STORE,
+     .json = JSON_OBJECT(fields_adoption), .check = adopt_check, .run = adopt_run},
     {NULL},
 };

@@ -2,37 +2,31 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/text.h"
 #include "cli/cli.h"
+
+struct check_args {
+    bool connect;
+};
 
 static const struct option_def show_options[] = {OPTION_JSON, OPTION_END};
 static const struct option_def check_options[] = {
     {"connect", NULL, "no", "also connect to the store and to every sink", option_bool,
-     ARG(check.connect)},
+     OWN(check_args, connect)},
     OPTION_JSON,
     OPTION_END,
 };
 
 /* ---- check ---- */
 
-/* Collects a problem, so that the command lists all of them at the end. */
-static void gather_problem(void *ctx, const struct problem *p)
-{
-    struct cli *cli = ctx;
-    struct error err;
-    if (config_complain(&cli->config, p, &err) != 0)
-        cli->args.check.overflow = true;
-}
-
 /* Checks the store: its URL, and with --connect the database. Without it, generating the DDL parses
  * the whole URL. */
-static void check_store(struct cli *cli)
+static void check_store(struct cli *cli, bool connect)
 {
     const char *url = cli->settings.store;
     struct error err = {0};
     bool usable = commands_need_store(cli, &err) == 0;
-    if (usable && cli->args.check.connect) {
-        usable = commands_store(cli, &err) != NULL;
+    if (usable && connect) {
+        usable = commands_open(cli, (struct store_options){0}, &err) == 0;
     } else if (usable) {
         struct buf b;
         buf_init(&b, (size_t)16 << 20);
@@ -44,40 +38,17 @@ static void check_store(struct cli *cli)
         return;
 
     const struct given *g = config_find(&cli->config, NULL, "store");
-    struct problem p = {.text = err.text};
-    if (g)
-        p.where = g->where;
-    gather_problem(cli, &p);
+    config_complain(&cli->config, &(struct problem){g ? g->where : NULL, err.text, false});
 }
 
 /* The result of `config check`. */
 struct checked {
-    const struct config *config;
     const char *file; /* NULL: none */
     int64_t consumers;
     bool ok, connected;
+    const struct problem *problem, *warning;
+    size_t n_problems, n_warnings;
 };
-
-/* Returns the i-th warning, or the i-th problem that is not a warning. */
-static const void *nth_problem(const void *row, size_t i, bool warning)
-{
-    const struct config *c = ((const struct checked *)row)->config;
-    for (size_t at = 0; at < c->n_problems; at++) {
-        if (c->problem[at].warning == warning && i-- == 0)
-            return &c->problem[at];
-    }
-    return NULL;
-}
-
-static const void *checked_problem(const void *row, size_t i)
-{
-    return nth_problem(row, i, false);
-}
-
-static const void *checked_warning(const void *row, size_t i)
-{
-    return nth_problem(row, i, true);
-}
 
 static const struct listing_field fields_problem[] = {
     {"where", LISTING_TEXT, .at = offsetof(struct problem, where),
@@ -87,55 +58,63 @@ static const struct listing_field fields_problem[] = {
 };
 
 #define AT(member) .at = offsetof(struct checked, member)
+#define PROBLEMS(n) \
+    .sub = fields_problem, .also = offsetof(struct checked, n), .size = sizeof(struct problem)
 static const struct listing_field fields_checked[] = {
     {"ok", LISTING_BOOL, AT(ok), "whether a relay could run with these settings"},
     {"file", LISTING_TEXT, AT(file), "the config file, or null"},
     {"connected", LISTING_BOOL, AT(connected), "whether the store and the sinks were connected to"},
     {"consumers", LISTING_INT, AT(consumers), "number of consumers to run"},
-    {"problems", LISTING_LIST, .sub = fields_problem, .nth = checked_problem,
-     .help = "problems that prevent a relay from running"},
-    {"warnings", LISTING_LIST, .sub = fields_problem, .nth = checked_warning,
-     .help = "warnings for the operator"},
+    {"problems", LISTING_LIST, AT(problem), "problems that prevent a relay from running",
+     PROBLEMS(n_problems)},
+    {"warnings", LISTING_LIST, AT(warning), "warnings for the operator", PROBLEMS(n_warnings)},
     {NULL},
 };
 #undef AT
 
-/* Problems go to stderr. Only a config without errors gets a line on stdout. */
+/* Returns the warnings, or the problems that are not, in the arena of cli; NULL: out of memory. */
+static const struct problem *select_problems(struct cli *cli, bool warning, size_t *ret_n)
+{
+    const struct config *c = &cli->config;
+    struct problem *list = arena_zalloc(&cli->arena, c->n_problems + 1, sizeof *list);
+    for (size_t i = 0; list && i < c->n_problems; i++) {
+        if (c->problem[i].warning == warning)
+            list[(*ret_n)++] = c->problem[i];
+    }
+    return list;
+}
+
+/* Only settings without errors get a line on stdout. */
 static void checked_text(struct buf *b, const void *row)
 {
     const struct checked *k = row;
-    char n[HUMAN_COUNT];
-    for (size_t i = 0; i < k->config->n_problems; i++) {
-        const struct problem *p = &k->config->problem[i];
-        output_note("outbox: %s%s%s%s\n", p->warning ? "warning: " : "", p->where ? p->where : "",
-                    p->where ? ": " : "", p->text);
-    }
     if (k->ok)
         output_addf(b, "%s: ok, %s%s\n", k->file ? k->file : "no config file",
-                    human_count(k->consumers, "consumer", n),
-                    k->connected ? ", all reachable" : "");
+                    human_count(k->consumers, "consumer"), k->connected ? ", all reachable" : "");
 }
 
 /* Reads the settings as a relay would, but does not stop at the first problem. */
 static int check_settings(struct cli *cli, struct error *err)
 {
     size_t consumers;
-    check_store(cli);
-    config_check(&cli->config, cli->args.check.connect, gather_problem, cli);
+    const struct check_args *a = cli_own(cli);
+    check_store(cli, a->connect);
+    config_check(&cli->config, a->connect, config_complain, &cli->config);
     config_consumers(&cli->config, &consumers);
-    if (cli->args.check.overflow)
+    if (cli->config.nomem)
         return err_nomem(err);
 
     struct checked row = {
-        .config = &cli->config,
-        .file = cli->config.path,
-        .consumers = (int64_t)consumers,
-        .ok = true,
-        .connected = cli->args.check.connect,
-    };
-    for (size_t i = 0; i < cli->config.n_problems; i++) {
-        if (!cli->config.problem[i].warning)
-            row.ok = false;
+        .file = cli->config.path, .consumers = (int64_t)consumers, .connected = a->connect};
+    row.problem = select_problems(cli, false, &row.n_problems);
+    row.warning = select_problems(cli, true, &row.n_warnings);
+    if (!row.problem || !row.warning)
+        return err_nomem(err);
+    row.ok = row.n_problems == 0;
+    for (size_t i = 0; i < cli->config.n_problems && !cli->args.json; i++) {
+        const struct problem *p = &cli->config.problem[i];
+        output_note("outbox: %s%s%s%s\n", p->warning ? "warning: " : "", p->where ? p->where : "",
+                    p->where ? ": " : "", p->text);
     }
     if (output_result(cli, fields_checked, &row, checked_text, err) != 0)
         return -1;
@@ -147,78 +126,67 @@ static int check_settings(struct cli *cli, struct error *err)
 
 /* ---- show ---- */
 
-/* The value in effect for an option, and its origin. */
-struct effective {
+/* A setting to show: the value in effect, and where it, or the preset it comes from, was given. */
+struct shown_setting {
+    const char *section, *name;
     const char *value;  /* NULL: none */
     const char *origin; /* default, file, environment, flag, preset */
-    const char *where;  /* for a preset's value, where the preset was chosen; NULL: a default */
+    const char *where;  /* NULL: a default */
 };
 
 /* Resolves an option: the given value, else the consumer's preset, else the default. */
-static struct effective effective_of(const struct config *c, const char *consumer,
-                                     const struct option_def *o)
+static void resolve_setting(const struct config *c, const char *consumer,
+                            const struct option_def *o, struct shown_setting *ret)
 {
     static const char *const origins[] = {"default", "file", "environment", "flag"};
     const struct given *g = config_get(c, consumer, o);
-    if (g)
-        return (struct effective){g->value, origins[g->origin], g->where};
-
     const struct given *preset = config_find(c, consumer, "preset");
-    const char *value = NULL;
-    if (preset)
-        value = consumer_preset(preset->value, o->name);
-    if (value)
-        return (struct effective){value, "preset", preset->where};
-    return (struct effective){o->def, "default", NULL};
+    ret->value = o->def;
+    ret->origin = origins[g ? g->origin : ORIGIN_DEFAULT];
+    if (g) {
+        ret->value = g->value;
+        ret->where = g->where;
+    } else if (preset && consumer_preset(preset->value, o->name)) {
+        ret->value = consumer_preset(preset->value, o->name);
+        ret->origin = "preset";
+        ret->where = preset->where;
+    }
 }
-
-/* A setting to show. FROM is where the setting, or its preset, was given. */
-struct shown_setting {
-    const char *section, *name;
-    struct effective e;
-};
 
 static void setting_from_text(struct buf *b, const void *row)
 {
-    const struct effective *e = &((const struct shown_setting *)row)->e;
-    if (strcmp(e->origin, "preset") == 0)
-        buf_addf(b, "preset at %s", e->where);
-    else
-        buf_adds(b, e->where ? e->where : "default");
+    const struct shown_setting *s = row;
+    if (strcmp(s->origin, "preset") == 0)
+        buf_adds(b, "preset at ");
+    buf_adds(b, s->where ? s->where : "default");
 }
 
 #define AT(member) .at = offsetof(struct shown_setting, member)
 static const struct listing_field fields_setting[] = {
     {"section", LISTING_TEXT, AT(section), "outbox, or consumer NAME"},
     {"name", LISTING_TEXT, AT(name), "name of the setting"},
-    {"value", LISTING_TEXT, AT(e.value), "its value without secrets, or null"},
-    {"origin", LISTING_TEXT, AT(e.origin), "default, file, environment, flag or preset"},
-    {"where", LISTING_TEXT, AT(e.where), "where it was set, or null", "FROM",
+    {"value", LISTING_TEXT, AT(value), "its value without secrets, or null"},
+    {"origin", LISTING_TEXT, AT(origin), "default, file, environment, flag or preset"},
+    {"where", LISTING_TEXT, AT(where), "where it was set, or null", "FROM",
      .text = setting_from_text},
     {NULL},
 };
 #undef AT
 
 /* Shows the settings of a consumer (NULL: of [outbox]), without secrets. */
-static int show_table(const struct cli *cli, struct listing *l, const char *consumer,
-                      const struct option_def *table, struct error *err)
+static void show_table(struct cli *cli, struct listing *l, const char *consumer,
+                       const struct option_def *table)
 {
     char section[STORE_NAME_MAX + 16] = "outbox";
-    int r = 0;
     if (consumer)
         snprintf(section, sizeof(section), "consumer %s", consumer);
-    for (const struct option_def *o = table; o->name && r == 0; o++) {
-        struct shown_setting row = {section, o->name, effective_of(&cli->config, consumer, o)};
-        struct buf masked;
-        buf_init(&masked, (size_t)1 << 20);
-        if (row.e.value) {
-            config_mask(&masked, row.e.value);
-            row.e.value = buf_cstr(&masked);
-        }
-        r = masked.failed ? err_nomem(err) : listing_add(l, &row, err);
-        buf_release(&masked);
+    for (const struct option_def *o = table; o->name; o++) {
+        struct shown_setting row = {.section = section, .name = o->name};
+        resolve_setting(&cli->config, consumer, o, &row);
+        if (row.value && output_masked(cli, row.value, &row.value, &l->failed) != 0)
+            return;
+        listing_add(l, &row);
     }
-    return r;
 }
 
 /* Shows the settings of [outbox], the options that consumers inherit from there, and each consumer.
@@ -227,15 +195,14 @@ static int show_settings(struct cli *cli, struct error *err)
 {
     struct listing l;
     size_t n;
-    const char *const *names = config_consumers(&cli->config, &n);
+    const struct named *names = config_consumers(&cli->config, &n);
     if (output_listing(cli, &l, fields_setting, "section name value- where", err) != 0)
         return -1;
-    int r = show_table(cli, &l, NULL, config_options, err);
-    if (r == 0)
-        r = show_table(cli, &l, NULL, consumer_options, err);
-    for (size_t i = 0; i < n && r == 0; i++)
-        r = show_table(cli, &l, names[i], consumer_options, err);
-    return listing_end(&l, r, err);
+    show_table(cli, &l, NULL, config_options);
+    show_table(cli, &l, NULL, consumer_options);
+    for (size_t i = 0; i < n; i++)
+        show_table(cli, &l, names[i].name, consumer_options);
+    return listing_end(&l, 0, err);
 }
 
 /* ---- sample ---- */

@@ -6,35 +6,40 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "cli/cli.h"
+
+struct consumers_args {
+    const char *events, *where, *order, *lanes; /* NULL: unchanged */
+    int64_t generation;                         /* 0 if not given */
+    bool force;
+};
 
 static const struct option_def list_options[] = {OPTION_JSON, OPTION_END};
 static const struct option_def set_options[] = {
     {"events", "PATTERN,...", NULL, "event types to deliver from now on; \"\" for all", option_text,
-     ARG(consumers.events)},
+     OWN(consumers_args, events)},
     {"where", "EXPR", NULL, "payload predicate from now on; \"\" for none", option_text,
-     ARG(consumers.where)},
+     OWN(consumers_args, where)},
     {"order", "none|key|global", NULL,
      "which events stay in order; can change only while nothing is pending, in flight or parked",
-     option_text, ARG(consumers.order)},
+     option_text, OWN(consumers_args, order)},
     {"lanes", "N", NULL,
      "number of lanes, 1 to 64; can change only while nothing is pending, in flight or parked",
-     option_text, ARG(consumers.lanes)},
+     option_text, OWN(consumers_args, lanes)},
     OPTION_JSON,
     OPTION_END,
 };
 static const struct option_def revert_options[] = {
     {"to", "GENERATION", NULL,
      "generation to restore; by default, the settings before the last change", option_long,
-     ARG(consumers.generation), .min = 1, .max = INT32_MAX},
+     OWN(consumers_args, generation), .min = 1, .max = INT32_MAX},
     OPTION_JSON,
     OPTION_END,
 };
 static const struct option_def remove_options[] = {
     {"force", NULL, "no",
      "remove it despite dead letters, events waiting for a retry, or a running relay", option_bool,
-     ARG(consumers.force)},
+     OWN(consumers_args, force)},
     OPTION_DRY_RUN,
     OPTION_YES,
     OPTION_JSON,
@@ -43,82 +48,82 @@ static const struct option_def remove_options[] = {
 
 /* ---- list and show ---- */
 
-/* Opens the store and reads its state and its consumers, or only the consumer `name`. */
-static int read_consumers(struct cli *cli, const char *name, struct store_info *ret_info,
-                          struct consumer_info **ret, size_t *ret_n, struct error *err)
+/* Reads the consumers, or only the consumer `name`, as rows in the arena of cli. */
+static int read_rows(struct cli *cli, const char *name, struct listed_consumer **ret, size_t *ret_n,
+                     struct error *err)
 {
-    struct store *st = commands_store(cli, err);
-    if (!st)
+    struct consumer_info *c;
+    struct store_info info;
+    size_t n;
+    if (cli->st->ops->info(cli->st, &info, err) != 0)
         return -1;
-    if (st->ops->info(st, ret_info, err) != 0)
+    if (cli->st->ops->consumer_list(cli->st, name, &cli->arena, &c, &n, err) != 0)
         return -1;
-    return st->ops->consumer_list(st, name, &cli->arena, ret, ret_n, err);
-}
-
-/* Ages are counted from the time of the store's clock. */
-static struct listed_consumer row_of(const struct consumer_info *c, int64_t now_ms)
-{
-    return (struct listed_consumer){
-        .c = *c, .now_ms = now_ms, .delivered_per_s = -1, .read_per_s = -1};
+    struct listed_consumer *rows = arena_zalloc(&cli->arena, n + 1, sizeof *rows);
+    if (!rows)
+        return err_nomem(err);
+    for (size_t i = 0; i < n; i++)
+        rows[i] = fields_consumer_row(&c[i], info.now_ms);
+    *ret = rows;
+    *ret_n = n;
+    return 0;
 }
 
 static int consumers_list(struct cli *cli, struct error *err)
 {
-    struct consumer_info *c;
-    struct store_info info;
-    struct listing l;
+    struct listed_consumer *rows;
     size_t n;
-    if (read_consumers(cli, NULL, &info, &c, &n, err) != 0)
+    if (read_rows(cli, NULL, &rows, &n, err) != 0)
         return -1;
-    if (output_listing(cli, &l, fields_consumer,
-                       "name state events~ where~ order lanes retry~~ position in_flight dead",
-                       err) != 0)
-        return -1;
-
-    int r = 0;
-    for (size_t i = 0; i < n && r == 0; i++) {
-        struct listed_consumer row = row_of(&c[i], info.now_ms);
-        r = listing_add(&l, &row, err);
-    }
     if (n == 0 && !cli->args.json) /* on stderr, so that scripts see an empty table */
         fputs("no consumers yet: a relay registers those it runs\n", stderr);
-    return listing_end(&l, r, err);
+    return output_rows(cli, fields_consumer,
+                       "name state events~ where~ order lanes retry~~ position in_flight dead",
+                       rows, n, sizeof *rows, err);
 }
 
 static int consumers_show(struct cli *cli, struct error *err)
 {
     const char *name = cli->args.pos[0];
-    struct consumer_info *c;
-    struct store_info info;
+    struct listed_consumer *row;
     size_t n;
-    if (read_consumers(cli, name, &info, &c, &n, err) != 0)
+    if (read_rows(cli, name, &row, &n, err) != 0)
         return -1;
     if (n == 0)
         return err_set(err, ERR_NOTFOUND,
                        "there is no consumer \"%s\"; `outbox consumers list` lists them", name);
-
-    struct listed_consumer row = row_of(c, info.now_ms);
-    if (cli->args.json)
-        return output_result(cli, fields_consumer, &row, NULL, err);
-    return listing_pairs(stdout, fields_consumer, PAIRS_CONSUMER, &row, err);
+    return output_pairs(cli, fields_consumer, PAIRS_CONSUMER, row, err);
 }
 
 /* ---- pause, resume and remove ---- */
 
-/* The new state of a consumer. */
+/* The new state of a consumer. The rest is about a removed one. */
 struct changed {
     const char *name, *now;
-    const struct consumer_info *c; /* for remove; NULL otherwise */
     bool dry_run;
+    int64_t dead, parked, position;
 };
 
-#define CHANGED \
-    {"consumer", LISTING_TEXT, .at = offsetof(struct changed, name), "name of the consumer"}, \
+#define AT(member) .at = offsetof(struct changed, member)
+#define NAME \
     { \
-        "now", LISTING_TEXT, .at = offsetof(struct changed, now), "its new state" \
+        "consumer", LISTING_TEXT, AT(name), "name of the consumer" \
     }
-
-static const struct listing_field fields_changed[] = {CHANGED, {NULL}};
+#define NOW \
+    { \
+        "now", LISTING_TEXT, AT(now), "its new state" \
+    }
+static const struct listing_field fields_changed[] = {NAME, NOW, {NULL}};
+static const struct listing_field fields_removed[] = {
+    NAME,
+    NOW,
+    {"dry_run", LISTING_BOOL, AT(dry_run), "true: nothing was done"},
+    {"dead", LISTING_INT, AT(dead), "its dead letters"},
+    {"parked", LISTING_INT, AT(parked), "its parked events"},
+    {"position", LISTING_INT, AT(position), "its position"},
+    {NULL},
+};
+#undef AT
 
 static void changed_text(struct buf *b, const void *row)
 {
@@ -132,92 +137,62 @@ static int say_changed(const struct cli *cli, const char *now, struct error *err
     return output_result(cli, fields_changed, &c, changed_text, err);
 }
 
-static int set_paused(struct cli *cli, bool paused, struct error *err)
+/* `consumers pause` and `consumers resume`. */
+static int set_paused(struct cli *cli, struct error *err)
 {
-    struct store *st = commands_store(cli, err);
-    if (!st)
-        return -1;
-    if (st->ops->consumer_pause(st, cli->args.pos[0], paused, err) != 0)
+    bool paused = strcmp(cli->cmd->sub, "pause") == 0;
+    if (cli->st->ops->consumer_pause(cli->st, cli->args.pos[0], paused, err) != 0)
         return -1;
     return say_changed(cli, paused ? "paused" : "resumed", err);
 }
 
-static int consumers_pause(struct cli *cli, struct error *err)
+#define LOSS 200
+/* Writes what is deleted along with a consumer. */
+static const char *loss_of(const struct changed *c, char out[LOSS])
 {
-    return set_paused(cli, true, err);
-}
-
-static int consumers_resume(struct cli *cli, struct error *err)
-{
-    return set_paused(cli, false, err);
-}
-
-static const void *removed_consumer(const void *row, size_t i)
-{
-    (void)i;
-    return ((const struct changed *)row)->c;
-}
-
-static const struct listing_field fields_loss[] = {
-    {"dead", LISTING_INT, .at = offsetof(struct consumer_info, dead), "its dead letters"},
-    {"parked", LISTING_INT, .at = offsetof(struct consumer_info, parked), "its parked events"},
-    {"position", LISTING_INT, .at = offsetof(struct consumer_info, position), "its position"},
-    {NULL},
-};
-
-static const struct listing_field fields_removed[] = {
-    CHANGED,
-    {"dry_run", LISTING_BOOL, .at = offsetof(struct changed, dry_run), "true: nothing was done"},
-    {"loss", LISTING_PART, .sub = fields_loss, .nth = removed_consumer},
-    {NULL},
-};
-
-/* Appends the state that is deleted along with a consumer. */
-static void add_loss(struct buf *b, const struct consumer_info *c)
-{
-    char dead[HUMAN_COUNT], parked[HUMAN_COUNT];
-    buf_addf(b, "its position (%lld), %s and %s", (long long)c->position,
-             human_count(c->dead, "dead letter", dead),
-             human_count(c->parked, "parked event", parked));
+    snprintf(out, LOSS, "its position (%lld), %s and %s", (long long)c->position,
+             human_count(c->dead, "dead letter"), human_count(c->parked, "parked event"));
+    return out;
 }
 
 static void removed_text(struct buf *b, const void *row)
 {
     const struct changed *c = row;
-    output_addf(b, "consumer \"%s\": %s, with ", c->name,
-                c->dry_run ? "would be removed" : "removed");
-    add_loss(b, c->c);
-    buf_addc(b, '\n');
+    char loss[LOSS];
+    output_addf(b, "consumer \"%s\": %s, with %s\n", c->name,
+                c->dry_run ? "would be removed" : "removed", loss_of(c, loss));
 }
 
 /* Removes a consumer. One that still has work to do needs --force, also for a dry run. */
 static int consumers_remove(struct cli *cli, struct error *err)
 {
     const char *name = cli->args.pos[0];
-    bool force = cli->args.consumers.force, dry_run = cli->args.dry_run;
+    bool force = ((const struct consumers_args *)cli_own(cli))->force;
+    bool dry_run = cli->args.dry_run;
+    struct store *st = cli->st;
     struct consumer_info *c;
     size_t n;
-    struct store *st = commands_store(cli, err);
-    if (!st)
-        return -1;
     if (st->ops->consumer_list(st, name, &cli->arena, &c, &n, err) != 0)
         return -1;
     if (!force && store_removable(name, c->dead, c->parked, c->claims, err) != 0)
         return -1;
 
+    struct changed row = {
+        .name = c->spec.name,
+        .now = dry_run ? "there" : "removed",
+        .dry_run = dry_run,
+        .dead = c->dead,
+        .parked = c->parked,
+        .position = c->position,
+    };
     if (!dry_run) {
-        struct buf loss;
-        buf_init(&loss, 1024);
-        add_loss(&loss, c);
-        int r = output_confirm(cli, err, "remove consumer \"%s\" for good, with %s", c->spec.name,
-                               buf_cstr(&loss));
-        buf_release(&loss);
-        if (r != 0)
+        char loss[LOSS];
+        if (output_confirm(cli, err, "remove consumer \"%s\" for good, with %s", row.name,
+                           loss_of(&row, loss)) != 0)
+            return -1;
+        if (st->ops->consumer_remove(st, name, force, err) != 0)
             return -1;
     }
-    if (!dry_run && st->ops->consumer_remove(st, name, force, err) != 0)
-        return -1;
-    struct changed row = {c->spec.name, dry_run ? "there" : "removed", c, dry_run};
     return output_result(cli, fields_removed, &row, removed_text, err);
 }
 
@@ -230,16 +205,14 @@ struct history {
     struct consumer_spec spec;
 };
 
-/* Opens the store and reads the history of the consumer in the arguments. A consumer whose settings
- * never changed has none in the store: its present settings are the only generation. */
+/* Reads the history of the consumer in the arguments. A consumer whose settings never changed has
+ * none in the store: its present settings are the only generation. */
 static int read_history(struct cli *cli, struct history *ret, struct error *err)
 {
     const char *name = cli->args.pos[0];
+    struct store *st = cli->st;
     struct consumer_info *c;
     size_t n;
-    struct store *st = commands_store(cli, err);
-    if (!st)
-        return -1;
     if (st->ops->consumer_list(st, name, &cli->arena, &c, &n, err) != 0)
         return -1;
     ret->spec = c->spec;
@@ -263,18 +236,16 @@ static int read_history(struct cli *cli, struct history *ret, struct error *err)
 static int consumers_history(struct cli *cli, struct error *err)
 {
     struct history h;
-    struct listing l;
     if (read_history(cli, &h, err) != 0)
         return -1;
-    if (output_listing(cli, &l, fields_generation,
-                       "generation counts events~ where~ order lanes since by~", err) != 0)
-        return -1;
-    int r = 0;
-    for (size_t i = 0; i < h.n && r == 0; i++) {
-        struct listed_generation row = {h.list[i], i == 0};
-        r = listing_add(&l, &row, err);
-    }
-    return listing_end(&l, r, err);
+    struct listed_generation *rows = arena_zalloc(&cli->arena, h.n, sizeof *rows);
+    if (!rows)
+        return err_nomem(err);
+    for (size_t i = 0; i < h.n; i++)
+        rows[i] = (struct listed_generation){h.list[i], i == 0};
+    return output_rows(cli, fields_generation,
+                       "generation counts events~ where~ order lanes since by~", rows, h.n,
+                       sizeof *rows, err);
 }
 
 /* ---- set and revert ---- */
@@ -305,13 +276,14 @@ static int put_settings(const struct cli *cli, struct consumer_spec *spec, struc
 static int check_settings(const struct cli *cli, struct consumer *c,
                           const struct consumer_spec *spec, struct error *err)
 {
-    const struct consumers_args *s = &cli->args.consumers;
-    char lanes[HUMAN_INT];
+    const struct consumers_args *s = cli_own(cli);
+    char lanes[24];
+    snprintf(lanes, sizeof lanes, "%d", spec->lanes);
     const char *const values[][2] = {
         {"events", s->events ? s->events : spec->events},
         {"where", s->where ? s->where : spec->where},
         {"order", s->order ? s->order : store_order_names[spec->order]},
-        {"lanes", s->lanes ? s->lanes : human_int(spec->lanes, lanes)},
+        {"lanes", s->lanes ? s->lanes : lanes},
     };
     for (size_t i = 0; i < sizeof(values) / sizeof(*values); i++) {
         if (option_set(consumer_options, c, values[i][0], values[i][1], err) == 0)
@@ -322,25 +294,27 @@ static int check_settings(const struct cli *cli, struct consumer *c,
     }
 
     if (c->order == ORDER_GLOBAL && c->lanes != 1)
-        return options_usage(err, "order global needs lanes 1; set both");
+        return commands_usage(err, "order global needs lanes 1; set both");
     return 0;
+}
+
+static int set_check(struct cli *cli, struct error *err)
+{
+    const struct consumers_args *s = cli_own(cli);
+    bool any = s->events || s->where || s->order || s->lanes;
+    if (any)
+        return 0;
+    return commands_usage(err, "consumers set needs --events, --where, --order or --lanes");
 }
 
 /* Changes the settings that were given and keeps the others. */
 static int consumers_set(struct cli *cli, struct error *err)
 {
-    const struct consumers_args *s = &cli->args.consumers;
     const char *name = cli->args.pos[0];
+    struct store *st = cli->st;
     struct consumer_info *info;
     struct consumer c;
     size_t n;
-    bool any = s->events || s->where || s->order || s->lanes;
-    if (!any)
-        return options_usage(err, "consumers set needs --events, --where, --order or --lanes");
-
-    struct store *st = commands_store(cli, err);
-    if (!st)
-        return -1;
     if (st->ops->consumer_list(st, name, &cli->arena, &info, &n, err) != 0)
         return -1;
     if (consumer_init(&c, name, err) != 0)
@@ -366,7 +340,8 @@ static int consumers_revert(struct cli *cli, struct error *err)
     if (read_history(cli, &h, err) != 0)
         return -1;
 
-    int64_t generation = cli->args.consumers.generation; /* 0: the one before the current one */
+    const struct consumers_args *a = cli_own(cli);
+    int64_t generation = a->generation; /* 0: the one before the current one */
     const struct consumer_settings *to = NULL;
     for (size_t i = 0; i < h.n; i++) {
         bool wanted = generation ? h.list[i].generation == generation : i == 1;
@@ -387,26 +362,27 @@ static int consumers_revert(struct cli *cli, struct error *err)
     return put_settings(cli, &spec, err);
 }
 
+#define ONE_CONSUMER .min = 1, .max = 1, .opens = OPENS_STORE
 const struct command cmd_consumers[] = {
-    {"consumers", "list", NULL, "list the consumers", .options = list_options,
+    {"consumers", "list", NULL, "list the consumers", .options = list_options, .opens = OPENS_STORE,
      .json = JSON_ARRAY(fields_consumer), .run = consumers_list},
-    {"consumers", "show", "NAME", "show a consumer in detail", .options = list_options, .min = 1,
-     .max = 1, .json = JSON_OBJECT(fields_consumer), .run = consumers_show},
+    {"consumers", "show", "NAME", "show a consumer in detail", .options = list_options,
+     ONE_CONSUMER, .json = JSON_OBJECT(fields_consumer), .run = consumers_show},
     {"consumers", "pause", "NAME", "stop delivering to a consumer", .options = list_options,
-     .min = 1, .max = 1, .json = JSON_OBJECT(fields_changed), .run = consumers_pause},
+     ONE_CONSUMER, .json = JSON_OBJECT(fields_changed), .run = set_paused},
     {"consumers", "resume", "NAME", "resume delivering to a consumer", .options = list_options,
-     .min = 1, .max = 1, .json = JSON_OBJECT(fields_changed), .run = consumers_resume},
+     ONE_CONSUMER, .json = JSON_OBJECT(fields_changed), .run = set_paused},
     {"consumers", "history", "NAME",
      "list the settings that a consumer has had: events, where, order, lanes",
-     .options = list_options, .min = 1, .max = 1, .json = JSON_ARRAY(fields_generation),
+     .options = list_options, ONE_CONSUMER, .json = JSON_ARRAY(fields_generation),
      .run = consumers_history},
     {"consumers", "set", "NAME", "change a consumer's settings; earlier settings can be set again",
-     .options = set_options, .min = 1, .max = 1, .json = JSON_OBJECT(fields_changed),
+     .options = set_options, ONE_CONSUMER, .json = JSON_OBJECT(fields_changed), .check = set_check,
      .run = consumers_set},
     {"consumers", "revert", "NAME", "restore earlier settings of a consumer",
-     .options = revert_options, .min = 1, .max = 1, .json = JSON_OBJECT(fields_changed),
+     .options = revert_options, ONE_CONSUMER, .json = JSON_OBJECT(fields_changed),
      .run = consumers_revert},
     {"consumers", "remove", "NAME", "remove a consumer and its state", .options = remove_options,
-     .min = 1, .max = 1, .json = JSON_OBJECT(fields_removed), .run = consumers_remove},
+     ONE_CONSUMER, .json = JSON_OBJECT(fields_removed), .run = consumers_remove},
     {NULL},
 };

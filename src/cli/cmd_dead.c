@@ -1,25 +1,29 @@
 /* cmd_dead.c: outbox dead, which lists dead letters, retries and drops them. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/array.h"
 #include "cli/cli.h"
+
+struct dead_args {
+    const char *consumer, *type;
+    int64_t limit; /* 0: all */
+    bool all;
+};
 
 /* clang-format off */
 #define OPTION_CONSUMER {"consumer", "NAME", NULL, "only dead letters of this consumer", \
-    options_consumer_name, ARG(dead.consumer)}
+    option_checked, OWN(dead_args, consumer), .check = store_name_check}
 #define OPTION_TYPE {"type", "PATTERN", NULL, "only event types that match; * matches anything", \
-    option_text, ARG(dead.type)}
+    option_text, OWN(dead_args, type)}
 #define OPTION_ALL {"all", NULL, "no", \
-    "all dead letters, or all that match --consumer and --type", option_bool, ARG(dead.all)}
+    "all dead letters, or all that match --consumer and --type", option_bool, OWN(dead_args, all)}
 /* clang-format on */
 
 static const struct option_def list_options[] = {
     OPTION_CONSUMER,
     OPTION_TYPE,
-    {"limit", "N", NULL, "maximum number to list; all if not given", option_long, ARG(dead.limit),
-     .min = 1, .max = INT32_MAX, .env = true},
+    {"limit", "N", NULL, "maximum number to list; all if not given", option_long,
+     OWN(dead_args, limit), .min = 1, .max = INT32_MAX, .env = true},
     OPTION_JSON,
     OPTION_END,
 };
@@ -33,333 +37,239 @@ static const struct option_def drop_options[] = {
 
 /* ---- list and show ---- */
 
-/* Dead letters being listed. (1) If failed, a visit has filled in err. */
-struct letters {
-    const struct cli *cli;
-    struct listing listing; /* of dead_list */
-    int64_t seen;           /* by dead_show */
-    bool failed;
-    struct error *err;
-};
-
-static struct dead_query query_of(const struct args *a)
+static struct dead_query query_of(const struct cli *cli)
 {
+    const struct dead_args *a = cli_own(cli);
     return (struct dead_query){
-        .consumer = a->dead.consumer,
-        .id = a->pos[0], /* NULL: all */
-        .type = a->dead.type,
-        .limit = (size_t)a->dead.limit,
+        .consumer = a->consumer,
+        .id = cli->args.pos[0], /* NULL: all */
+        .type = a->type,
+        .limit = (size_t)a->limit,
     };
 }
 
-static int visit_letters(struct store *st, struct letters *l, dead_visit *visit, struct error *err)
+static int list_letter(void *listing, const struct dead_letter *d)
 {
-    struct dead_query q = query_of(&l->cli->args);
-    int r = st->ops->dead(st, &q, visit, l, err);
-    return r != 0 || l->failed ? -1 : 0;
-}
-
-static int list_letter(void *ctx, const struct dead_letter *d)
-{
-    struct letters *l = ctx;
-    l->failed = listing_add(&l->listing, d, l->err) != 0;
-    return l->failed;
+    return listing_add(listing, d);
 }
 
 static int dead_list(struct cli *cli, struct error *err)
 {
-    struct letters l = {.cli = cli, .err = err};
-    struct store *st = commands_store(cli, err);
-    if (!st)
+    struct dead_query q = query_of(cli);
+    struct listing l;
+    if (output_listing(cli, &l, fields_dead_letter,
+                       "consumer seq id~~ type key attempts dead_at retrying error~", err) != 0)
         return -1;
-    int r = output_listing(cli, &l.listing, fields_dead_letter,
-                           "consumer seq id~~ type key attempts dead_at retrying error~", err);
-    if (r == 0)
-        r = listing_end(&l.listing, visit_letters(st, &l, list_letter, err), err);
-
-    bool none = r == 0 && l.listing.n == 0;
-    if (none && !cli->args.json)
+    int r = listing_end(&l, cli->st->ops->dead(cli->st, &q, list_letter, &l, err), err);
+    if (r == 0 && l.n == 0 && !cli->args.json)
         fputs("no dead letters\n", stderr);
     return r;
 }
 
+/* Letters being shown. (1) If failed, err is filled in. */
+struct shown {
+    const struct cli *cli;
+    int64_t n;
+    bool failed;
+    struct error *err;
+};
+
 static int show_letter(void *ctx, const struct dead_letter *d)
 {
-    struct letters *l = ctx;
-    int r;
-    if (l->cli->args.json) {
-        r = output_result(l->cli, fields_dead_letter, d, NULL, l->err);
-    } else {
-        if (l->seen)
-            putchar('\n');
-        r = listing_pairs(stdout, fields_dead_letter, PAIRS_DEAD_LETTER, d, l->err);
-    }
-    l->seen++;
-    l->failed = r != 0;
-    return l->failed;
+    struct shown *s = ctx;
+    if (s->n++ && !s->cli->args.json)
+        putchar('\n');
+    s->failed = output_pairs(s->cli, fields_dead_letter, PAIRS_DEAD_LETTER, d, s->err) != 0;
+    return s->failed;
 }
 
-static int letter_not_found(const struct args *a, struct error *err)
+static int letter_not_found(const struct cli *cli, struct error *err)
 {
-    static const char hint[] = "`outbox dead list` lists them";
-    if (a->dead.consumer)
+    const struct dead_args *a = cli_own(cli);
+    const char *id = cli->args.pos[0], *hint = "`outbox dead list` lists them";
+    if (a->consumer)
         return err_set(err, ERR_NOTFOUND, "consumer \"%s\" has no dead letter \"%s\"; %s",
-                       a->dead.consumer, a->pos[0], hint);
-    return err_set(err, ERR_NOTFOUND, "there is no dead letter \"%s\"; %s", a->pos[0], hint);
+                       a->consumer, id, hint);
+    return err_set(err, ERR_NOTFOUND, "there is no dead letter \"%s\"; %s", id, hint);
 }
 
 /* Shows the letters of an event: one for each consumer that has buried it. */
 static int dead_show(struct cli *cli, struct error *err)
 {
-    struct letters l = {.cli = cli, .err = err};
-    struct store *st = commands_store(cli, err);
-    if (!st)
+    struct dead_query q = query_of(cli);
+    struct shown s = {.cli = cli, .err = err};
+    if (cli->st->ops->dead(cli->st, &q, show_letter, &s, err) != 0 || s.failed)
         return -1;
-    int r = visit_letters(st, &l, show_letter, err);
-    if (r == 0 && l.seen == 0)
-        return letter_not_found(&cli->args, err);
-    return r;
+    return s.n > 0 ? 0 : letter_not_found(cli, err);
 }
 
 /* ---- retry and drop ---- */
 
-/* The action of `dead retry` or `dead drop` on a letter. */
-struct action {
-    const char *name; /* of the subcommand */
-    const char *done; /* in a sentence: "3 dead letters dropped" */
-    bool destroys;    /* asks first */
-};
+/* What happens to the letters of each consumer. */
+enum deed { COUNT, RETRY, DROP };
 
-static const struct action action_retry = {"retry", "sent back for delivery", false};
-static const struct action action_drop = {"drop", "dropped", true};
-
-/* How many letters each consumer has. (1) failed: memory ran out, and the tally is incomplete. */
+/* How many letters each consumer has, of those that have any. */
 struct tally {
     struct share {
-        char consumer[STORE_NAME_MAX + 1];
+        const char *consumer;
         int64_t n;
     } * share;
     size_t n;
     int64_t sum;
-    bool failed;
 };
-
-static void tally_add(struct tally *t, const char *consumer, int64_t n)
-{
-    t->sum += n;
-    for (size_t i = 0; i < t->n; i++) {
-        if (strcmp(t->share[i].consumer, consumer) != 0)
-            continue;
-        t->share[i].n += n;
-        return;
-    }
-    struct share *grown = array_grow(t->share, t->n, sizeof *grown);
-    if (!grown) {
-        t->failed = true;
-        return;
-    }
-    t->share = grown;
-    snprintf(grown[t->n].consumer, sizeof(grown[t->n].consumer), "%s", consumer);
-    grown[t->n++].n = n;
-}
 
 static int count_letter(void *ctx, const struct dead_letter *d)
 {
-    struct tally *t = ctx;
     /* A letter that was sent back becomes a dead letter again only when its event has used up its
      * attempts. */
     if (!d->retrying)
-        tally_add(t, d->consumer, 1);
-    return t->failed;
-}
-
-static int count_letters(struct store *st, const struct dead_query *q, struct tally *ret,
-                         struct error *err)
-{
-    if (st->ops->dead(st, q, count_letter, ret, err) != 0)
-        return -1;
-    if (ret->failed)
-        return err_nomem(err);
+        ++*(int64_t *)ctx;
     return 0;
 }
 
-/* Retries or drops the letters, one consumer after the other, to report the number of letters of
- * each. */
-static int act_on_all(struct store *st, struct arena *a, const struct action *action,
-                      struct dead_query q, struct tally *ret, struct error *err)
+/* Counts, retries or drops the letters, one consumer after the other. */
+static int change_letters(struct cli *cli, enum deed deed, struct tally *ret, struct error *err)
 {
+    const struct store_ops *ops = cli->st->ops;
+    struct dead_query q = query_of(cli);
     const char *only = q.consumer;
     struct consumer_info *c;
     size_t n;
-    if (st->ops->consumer_list(st, NULL, a, &c, &n, err) != 0)
+    if (ops->consumer_list(cli->st, NULL, &cli->arena, &c, &n, err) != 0)
         return -1;
+    *ret = (struct tally){.share = arena_zalloc(&cli->arena, n + 1, sizeof(struct share))};
+    if (!ret->share)
+        return err_nomem(err);
+
     for (size_t i = 0; i < n; i++) {
+        int64_t done = 0;
+        int r = -1;
         q.consumer = c[i].spec.name;
         if (only && strcmp(only, q.consumer) != 0)
             continue;
-
-        int64_t done = 0;
-        int r;
-        if (action->destroys)
-            r = st->ops->dead_drop(st, &q, &done, err);
-        else
-            r = st->ops->dead_retry(st, &q, &done, err);
+        switch (deed) {
+        case COUNT: r = ops->dead(cli->st, &q, count_letter, &done, err); break;
+        case RETRY: r = ops->dead_retry(cli->st, &q, &done, err); break;
+        case DROP: r = ops->dead_drop(cli->st, &q, &done, err); break;
+        }
         if (r != 0)
             return -1;
         if (done > 0)
-            tally_add(ret, q.consumer, done);
+            ret->share[ret->n++] = (struct share){q.consumer, done};
+        ret->sum += done;
     }
-    if (ret->failed)
-        return err_nomem(err);
     return 0;
 }
 
 /* ---- the result ---- */
 
+/* "mail 2, search 1" */
 static void add_shares(struct buf *b, const struct tally *t)
 {
-    for (size_t i = 0; i < t->n; i++) {
-        if (i)
-            buf_adds(b, ", ");
-        output_addf(b, "%s %lld", t->share[i].consumer, (long long)t->share[i].n);
-    }
+    for (size_t i = 0; i < t->n; i++)
+        output_addf(b, "%s%s %lld", i ? ", " : "", t->share[i].consumer, (long long)t->share[i].n);
 }
 
 /* The result of `dead retry` or `dead drop`, or with --dry-run the result it would have. */
-struct outcome_of_action {
-    const struct action *action;
-    const struct tally *tally;
-    bool dry_run;
+struct change {
+    struct tally tally;
+    bool dropped, retried, dry_run;
 };
 
-static bool is_retry(const void *row)
+static void shares_json(struct buf *b, const void *row)
 {
-    return ((const struct outcome_of_action *)row)->action == &action_retry;
-}
-
-static bool is_drop(const void *row)
-{
-    return !is_retry(row);
-}
-
-static bool action_sum(const void *row, struct listing_value *ret)
-{
-    ret->n = ((const struct outcome_of_action *)row)->tally->sum;
-    return true;
-}
-
-static void action_consumers(struct buf *b, const void *row)
-{
-    const struct tally *t = ((const struct outcome_of_action *)row)->tally;
+    const struct tally *t = &((const struct change *)row)->tally;
     buf_addc(b, '{');
     for (size_t i = 0; i < t->n; i++)
-        member_int(b, t->share[i].consumer, t->share[i].n);
+        listing_member_int(b, t->share[i].consumer, t->share[i].n);
     buf_addc(b, '}');
 }
 
-static const struct listing_field fields_action[] = {
-    {"retried", LISTING_INT, .get = action_sum, .only = is_retry,
-     .help = "dead retry: letters sent back for delivery"},
-    {"dropped", LISTING_INT, .get = action_sum, .only = is_drop,
-     .help = "dead drop: letters deleted"},
-    {"dry_run", LISTING_BOOL, .at = offsetof(struct outcome_of_action, dry_run),
-     "true: nothing was done"},
-    {"consumers", LISTING_OWN, .json = action_consumers, .kind = "object",
+#define AT(member) .at = offsetof(struct change, member)
+#define IF(member) .also = offsetof(struct change, member), .maybe = true, .optional = true
+static const struct listing_field fields_change[] = {
+    {"retried", LISTING_INT, AT(tally.sum), "dead retry: letters sent back for delivery",
+     IF(retried)},
+    {"dropped", LISTING_INT, AT(tally.sum), "dead drop: letters deleted", IF(dropped)},
+    {"dry_run", LISTING_BOOL, AT(dry_run), "true: nothing was done"},
+    {"consumers", LISTING_OWN, .json = shares_json, .kind = "object",
      .help = "number of these letters per consumer"},
     {NULL},
 };
+#undef AT
+#undef IF
 
 /* "3 dead letters dropped: mail 2, search 1" */
-static void action_text(struct buf *b, const void *row)
+static void change_text(struct buf *b, const void *row)
 {
-    const struct outcome_of_action *o = row;
-    char n[HUMAN_COUNT];
-    buf_addf(b, "%s %s%s%s", human_count(o->tally->sum, "dead letter", n),
-             o->dry_run ? "would be " : "", o->action->done, o->tally->n > 0 ? ": " : "");
-    add_shares(b, o->tally);
+    const struct change *o = row;
+    buf_addf(b, "%s %s%s%s", human_count(o->tally.sum, "dead letter"),
+             o->dry_run ? "would be " : "", o->dropped ? "dropped" : "sent back for delivery",
+             o->tally.n > 0 ? ": " : "");
+    add_shares(b, &o->tally);
     buf_addc(b, '\n');
 }
 
-static void tally_release(struct tally *t)
+/* Either an ID or --all says which letters to change. */
+static int change_check(struct cli *cli, struct error *err)
 {
-    free(t->share);
-    *t = (struct tally){0};
+    const struct dead_args *a = cli_own(cli);
+    bool by_id = cli->args.n_pos > 0;
+    if (a->all != by_id)
+        return 0;
+    if (by_id)
+        return commands_usage(err, "dead %s takes an ID or --all, not both", cli->cmd->sub);
+    return commands_usage(err, "dead %s needs an ID, or --all", cli->cmd->sub);
 }
 
-/* Sets *ret to the letters retried or dropped or, with --dry-run, to those that would be. It counts
- * them in advance only to ask for confirmation. */
-static int change_in(struct cli *cli, const struct action *action, struct tally *ret,
-                     struct error *err)
+/* Asks before letters are deleted. */
+static int confirm_drop(struct cli *cli, struct error *err)
 {
-    struct dead_query q = query_of(&cli->args);
-    if (cli->args.dry_run)
-        return count_letters(cli->st, &q, ret, err);
-
-    bool asks = action->destroys && !cli->args.yes;
-    if (asks) {
-        if (count_letters(cli->st, &q, ret, err) != 0)
-            return -1;
-        if (ret->sum > 0) {
-            char n[HUMAN_COUNT];
-            struct buf b;
-            buf_init(&b, 65536);
-            add_shares(&b, ret);
-            int r = output_confirm(cli, err, "delete %s%s: %.400s",
-                                   human_count(ret->sum, "dead letter", n),
-                                   ret->n > 1 ? " of several consumers" : "", buf_cstr(&b));
-            buf_release(&b);
-            if (r != 0)
-                return -1;
-        }
-        tally_release(ret);
-    }
-    return act_on_all(cli->st, &cli->arena, action, q, ret, err);
-}
-
-/* `dead retry` and `dead drop`. */
-static int change_letters(struct cli *cli, const struct action *action, struct error *err)
-{
-    const struct args *a = &cli->args;
-    bool by_id = a->n_pos > 0;
-    if (!a->dead.all && !by_id)
-        return options_usage(err, "dead %s needs an ID, or --all", action->name);
-    if (a->dead.all && by_id)
-        return options_usage(err, "dead %s takes an ID or --all, not both", action->name);
-
-    struct tally t = {0};
-    if (!commands_store(cli, err))
+    struct tally t;
+    struct buf b;
+    if (change_letters(cli, COUNT, &t, err) != 0)
         return -1;
-    int r = change_in(cli, action, &t, err);
+    if (t.sum == 0)
+        return 0;
 
-    struct outcome_of_action done = {action, &t, a->dry_run};
-    bool missing = r == 0 && by_id && t.sum == 0;
-    if (missing)
-        r = letter_not_found(a, err);
-    else if (r == 0)
-        r = output_result(cli, fields_action, &done, action_text, err);
-    tally_release(&t);
+    buf_init(&b, 65536);
+    add_shares(&b, &t);
+    int r = output_confirm(cli, err, "delete %s%s: %.400s", human_count(t.sum, "dead letter"),
+                           t.n > 1 ? " of several consumers" : "", buf_cstr(&b));
+    buf_release(&b);
     return r;
 }
 
-static int dead_retry(struct cli *cli, struct error *err)
+/* `dead retry` and `dead drop`. */
+static int change_run(struct cli *cli, struct error *err)
 {
-    return change_letters(cli, &action_retry, err);
-}
+    struct change done = {.dry_run = cli->args.dry_run};
+    done.dropped = strcmp(cli->cmd->sub, "drop") == 0;
+    done.retried = !done.dropped;
+    enum deed deed = done.dropped ? DROP : RETRY;
+    if (done.dry_run)
+        deed = COUNT;
+    if (deed == DROP && !cli->args.yes && confirm_drop(cli, err) != 0)
+        return -1;
 
-static int dead_drop(struct cli *cli, struct error *err)
-{
-    return change_letters(cli, &action_drop, err);
+    if (change_letters(cli, deed, &done.tally, err) != 0)
+        return -1;
+    if (cli->args.n_pos > 0 && done.tally.sum == 0)
+        return letter_not_found(cli, err);
+    return output_result(cli, fields_change, &done, change_text, err);
 }
 
 const struct command cmd_dead[] = {
-    {"dead", "list", NULL, "list dead letters", .options = list_options,
+    {"dead", "list", NULL, "list dead letters", .options = list_options, .opens = OPENS_STORE,
      .json = JSON_ARRAY(fields_dead_letter), .run = dead_list},
     {"dead", "show", "ID", "show a dead letter, by event id or sequence number",
-     .options = show_options, .min = 1, .max = 1, .json = JSON_LINES(fields_dead_letter),
-     .run = dead_show},
+     .options = show_options, .min = 1, .max = 1, .opens = OPENS_STORE,
+     .json = JSON_LINES(fields_dead_letter), .run = dead_show},
     {"dead", "retry", "ID | --all", "retry dead letters, with a fresh set of attempts",
-     .options = retry_options, .max = 1, .json = JSON_OBJECT(fields_action), .run = dead_retry},
+     .options = retry_options, .max = 1, .opens = OPENS_STORE, .json = JSON_OBJECT(fields_change),
+     .check = change_check, .run = change_run},
     {"dead", "drop", "ID | --all", "delete dead letters", .options = drop_options, .max = 1,
-     .json = JSON_OBJECT(fields_action), .run = dead_drop},
+     .opens = OPENS_STORE, .json = JSON_OBJECT(fields_change), .check = change_check,
+     .run = change_run},
     {NULL},
 };

@@ -1,12 +1,14 @@
 /* cmd_doctor.c: outbox doctor, which looks for problems common to all stores: clocks, consumers
  * that are behind, retention. The store itself looks for the problems of its kind. */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
-#include "base/text.h"
 #include "cli/cli.h"
+
+struct doctor_args {
+    int64_t patience_ms;
+    bool connect;
+};
 
 #define HOUR_MS INT64_C(3600000)
 #define CLOCK_MS 1000               /* how far clocks may differ */
@@ -15,9 +17,9 @@
 static const struct option_def options[] = {
     {"patience", "DURATION", "5m",
      "warn about transactions, waiting events and lost claims older than this", option_span,
-     ARG(doctor.patience_ms), .env = true},
+     OWN(doctor_args, patience_ms), .env = true},
     {"connect", NULL, "no", "also connect to the sink of every consumer in the settings",
-     option_bool, ARG(doctor.connect)},
+     option_bool, OWN(doctor_args, connect)},
     OPTION_JSON,
     OPTION_END,
 };
@@ -32,6 +34,9 @@ struct visit {
     struct consumer_info *list;
     size_t n;
 };
+
+/* Adds a finding: its level, the name of the check, advice or NULL, and a formatted text. */
+#define SAY(level, ...) output_finding(&v->report, FINDING_##level, __VA_ARGS__)
 
 /* ---- clocks ---- */
 
@@ -48,13 +53,12 @@ static void compare_clocks(struct visit *v, int64_t before, int64_t after)
         where = "behind";
     }
     if (apart <= CLOCK_MS) {
-        report_say(&v->report, FINDING_OK, "clock", NULL, "the store's clock and this one agree");
+        SAY(OK, "clock", NULL, "the store's clock and this one agree");
         return;
     }
-    char text[HUMAN_AGE];
-    report_say(&v->report, FINDING_WARNING, "clock", "synchronize both clocks (NTP)",
-               "the store's clock is %s %s this one: leases, delays and ages follow the store's",
-               human_age(apart, text), where);
+    SAY(WARNING, "clock", "synchronize both clocks (NTP)",
+        "the store's clock is %s %s this one: leases, delays and ages follow the store's",
+        human_age(apart), where);
 }
 
 /* ---- consumers ---- */
@@ -71,30 +75,27 @@ static int64_t age_of(const struct visit *v, int64_t at)
 /* Reports a consumer whose sink is down: the operator must fix that first. */
 static void say_down(struct visit *v, const struct consumer_info *c, const char *wait)
 {
-    char since[CLOCK_RFC3339_SIZE], age[HUMAN_AGE];
     const char *advice = "fix the sink: the relay resumes on its own", *caveat = "";
-    human_time(c->report_at, since);
-    human_age(clock_since(v->info.now_ms, c->report_at), age);
+    const char *since = human_time(c->report_at);
+    const char *age = human_age(clock_since(v->info.now_ms, c->report_at));
     if (c->claims == 0) {
         advice = "start a relay that runs it, to try the sink again";
         caveat = "; this is the last report of its relay, and no relay has a claim now";
     }
-    report_say(&v->report, FINDING_PROBLEM, "consumer", advice,
-               "consumer \"%s\" has been down since %s (%s): %.300s; %s%s", c->spec.name, since,
-               age, c->report, wait, caveat);
+    SAY(PROBLEM, "consumer", advice, "consumer \"%s\" has been down since %s (%s): %.300s; %s%s",
+        c->spec.name, since, age, c->report, wait, caveat);
 }
 
 /* Reports a consumer whose events have waited longer than they should. */
 static void say_late(struct visit *v, const struct consumer_info *c, int64_t ms, const char *wait)
 {
-    char age[HUMAN_AGE], advice[200];
+    char advice[200];
     const char *name = c->spec.name, *state = "stuck";
-    human_age(ms, age);
+    const char *age = human_age(ms);
     if (c->claims > 0) {
-        report_say(&v->report, FINDING_WARNING, "consumer",
-                   "check the relay's log; more concurrency or lanes may help",
-                   "consumer \"%s\" is behind: %s, the oldest for %s; %s has a claim", name, wait,
-                   age, c->owner ? c->owner : "a worker");
+        SAY(WARNING, "consumer", "check the relay's log; more concurrency or lanes may help",
+            "consumer \"%s\" is behind: %s, the oldest for %s; %s has a claim", name, wait, age,
+            c->owner ? c->owner : "a worker");
         return;
     }
 
@@ -104,9 +105,9 @@ static void say_late(struct visit *v, const struct consumer_info *c, int64_t ms,
         snprintf(advice, sizeof(advice),
                  "start a relay that runs it, or `outbox consumers remove %s`", name);
     }
-    report_say(&v->report, FINDING_PROBLEM, "consumer", advice,
-               "consumer \"%s\" is %s: %s, the oldest for %s, and no worker has a claim", name,
-               state, wait, age);
+    SAY(PROBLEM, "consumer", advice,
+        "consumer \"%s\" is %s: %s, the oldest for %s, and no worker has a claim", name, state,
+        wait, age);
 }
 
 /* Reports a parked event that should have been delivered long ago. A worker retries it
@@ -114,24 +115,23 @@ static void say_late(struct visit *v, const struct consumer_info *c, int64_t ms,
 static void say_blocked(struct visit *v, const struct consumer_info *c, const char *wait)
 {
     const struct parked_info *p = &c->first_parked;
-    char age[HUMAN_AGE], due[CLOCK_RFC3339_SIZE], attempts[HUMAN_COUNT], advice[300];
+    char advice[300];
     snprintf(advice, sizeof(advice),
              "see `outbox events show %lld`; once the cause is fixed, run `outbox events retry "
              "%lld --consumer %s`",
              (long long)p->seq, (long long)p->seq, c->spec.name);
-    report_say(&v->report, FINDING_WARNING, "blocked", advice,
-               "consumer \"%s\" has not delivered event %lld, which is overdue for %s, and the "
-               "events behind it under its key: %s used, the next at %s%s%.300s; %s",
-               c->spec.name, (long long)p->seq, human_age(age_of(v, p->since), age),
-               human_count(p->attempts, "attempt", attempts), human_time(p->due_at, due),
-               p->error ? ": " : "", p->error ? p->error : "", wait);
+    SAY(WARNING, "blocked", advice,
+        "consumer \"%s\" has not delivered event %lld, which is overdue for %s, and the "
+        "events behind it under its key: %s used, the next at %s%s%.300s; %s",
+        c->spec.name, (long long)p->seq, human_age(age_of(v, p->since)),
+        human_count(p->attempts, "attempt"), human_time(p->due_at), p->error ? ": " : "",
+        p->error ? p->error : "", wait);
 }
 
 /* Checks whether a consumer gets its events. Reports only its first problem, which explains the
  * others; and a blocked event, if a worker is running. */
 static void examine_delivery(struct visit *v, const struct consumer_info *c)
 {
-    char wait[HUMAN_COUNT];
     int64_t since = c->unclaimed_at; /* the oldest event that waits for a worker; 0: none */
     bool retry_is_older = c->next_due && (!since || c->next_due < since);
     if (retry_is_older)
@@ -139,10 +139,10 @@ static void examine_delivery(struct visit *v, const struct consumer_info *c)
     int64_t ms = age_of(v, since), overdue_ms = age_of(v, c->overdue_at);
     bool is_late = ms > v->patience_ms;
     bool is_blocked = age_of(v, c->first_parked.since) > v->patience_ms;
-    human_events_wait(c->behind, c->behind_exact, wait);
+    const char *wait = human_events_wait(c->behind, c->behind_exact);
     if (c->paused)
-        report_say(&v->report, FINDING_NOTE, "consumer", "continue with `outbox consumers resume`",
-                   "consumer \"%s\" is paused; %s", c->spec.name, wait);
+        SAY(NOTE, "consumer", "continue with `outbox consumers resume`",
+            "consumer \"%s\" is paused; %s", c->spec.name, wait);
     else if (c->down)
         say_down(v, c, wait);
     else if (is_late)
@@ -150,8 +150,7 @@ static void examine_delivery(struct visit *v, const struct consumer_info *c)
     else if (!is_blocked && overdue_ms > v->patience_ms)
         say_late(v, c, overdue_ms, wait);
     else if (!is_blocked)
-        report_say(&v->report, FINDING_OK, "consumer", NULL, "consumer \"%s\" is %s", c->spec.name,
-                   fields_consumer_state(c));
+        SAY(OK, "consumer", NULL, "consumer \"%s\" is %s", c->spec.name, fields_consumer_state(c));
 
     bool goes_on = !c->paused && !c->down && (!is_late || c->claims > 0);
     if (is_blocked && goes_on)
@@ -160,18 +159,17 @@ static void examine_delivery(struct visit *v, const struct consumer_info *c)
 
 static void examine_failures(struct visit *v, const struct consumer_info *c)
 {
-    char advice[200], n[HUMAN_COUNT];
+    char advice[200];
     if (c->dead > 0) {
         snprintf(advice, sizeof(advice),
                  "`outbox dead list --consumer %s` lists the reasons; then retry or drop %s",
                  c->spec.name, c->dead == 1 ? "it" : "them");
-        report_say(&v->report, FINDING_WARNING, "dead-letter", advice, "consumer \"%s\" has %s",
-                   c->spec.name, human_count(c->dead, "dead letter", n));
+        SAY(WARNING, "dead-letter", advice, "consumer \"%s\" has %s", c->spec.name,
+            human_count(c->dead, "dead letter"));
     }
     if (c->last_error && !c->down)
-        report_say(&v->report, FINDING_NOTE, "retry", NULL,
-                   "consumer \"%s\": %s, last error: %.300s", c->spec.name,
-                   human_events_wait(c->parked, c->parked_exact, n), c->last_error);
+        SAY(NOTE, "retry", NULL, "consumer \"%s\": %s, last error: %.300s", c->spec.name,
+            human_events_wait(c->parked, c->parked_exact), c->last_error);
 }
 
 /* ---- retention ---- */
@@ -197,31 +195,25 @@ static void examine_retention(struct visit *v)
     if (v->info.tail)
         age_ms = clock_since(v->info.now_ms, v->info.oldest_at);
     if (!is_retention_overdue(v, age_ms)) {
-        char kept[HUMAN_COUNT];
-        report_say(&v->report, FINDING_OK, "retention", NULL, "%s%s %s kept",
-                   v->info.events_exact ? "" : "about ", human_count(v->info.events, "event", kept),
-                   v->info.events == 1 ? "is" : "are");
+        SAY(OK, "retention", NULL, "%s%s %s kept", v->info.events_exact ? "" : "about ",
+            human_count(v->info.events, "event"), v->info.events == 1 ? "is" : "are");
         return;
     }
-
-    char age[HUMAN_AGE];
     const struct consumer_info *pin = NULL; /* the consumer that needs the oldest events */
     for (size_t i = 0; i < v->n; i++) {
         if (!pin || v->list[i].floor < pin->floor)
             pin = &v->list[i];
     }
     bool needed = pin && pin->floor < v->info.tail;
-    human_age(age_ms, age);
+    const char *age = human_age(age_ms);
     if (needed)
-        report_say(&v->report, FINDING_WARNING, "retention",
-                   "get it delivered, or remove the consumer",
-                   "the oldest event is %s old and is kept for consumer \"%s\" (%s at %lld%s)", age,
-                   pin->spec.name, pin->floor_pin ? pin->floor_pin : "position",
-                   (long long)pin->floor, pin->paused ? ", paused" : "");
+        SAY(WARNING, "retention", "get it delivered, or remove the consumer",
+            "the oldest event is %s old and is kept for consumer \"%s\" (%s at %lld%s)", age,
+            pin->spec.name, pin->floor_pin ? pin->floor_pin : "position", (long long)pin->floor,
+            pin->paused ? ", paused" : "");
     else
-        report_say(&v->report, FINDING_WARNING, "retention",
-                   "run a relay, which trims automatically, or `outbox trim`",
-                   "the oldest event is %s old; no consumer needs it, but nothing deletes it", age);
+        SAY(WARNING, "retention", "run a relay, which trims automatically, or `outbox trim`",
+            "the oldest event is %s old; no consumer needs it, but nothing deletes it", age);
 }
 
 /* Examines consumers and retention. It needs a schema of this program's version. */
@@ -235,8 +227,8 @@ static int examine_consumers(struct visit *v, struct error *err)
     if (v->st->ops->consumer_list(v->st, NULL, &v->cli->arena, &v->list, &v->n, err) != 0)
         return -1;
     if (v->n == 0)
-        report_say(&v->report, FINDING_NOTE, "consumer", "a relay registers the consumers it runs",
-                   "there are no consumers yet");
+        SAY(NOTE, "consumer", "a relay registers the consumers it runs",
+            "there are no consumers yet");
     for (size_t i = 0; i < v->n; i++) {
         examine_delivery(v, &v->list[i]);
         examine_failures(v, &v->list[i]);
@@ -248,30 +240,28 @@ static int examine_consumers(struct visit *v, struct error *err)
 /* ---- sinks, with --connect ---- */
 
 /* Names the broker that answered and its leader, if there is a broker. */
-static void say_answered(struct report *r, const char *consumer, const struct sink_broker *b,
+static void say_answered(struct visit *v, const char *consumer, const struct sink_broker *b,
                          int64_t ms)
 {
-    char age[HUMAN_AGE];
-    human_age(ms, age);
+    const char *age = human_age(ms);
     if (!b->kind)
-        report_say(r, FINDING_OK, "sink", NULL, "consumer \"%s\": its sink is usable", consumer);
+        SAY(OK, "sink", NULL, "consumer \"%s\": its sink is usable", consumer);
     else if (!b->leader[0])
-        report_say(r, FINDING_OK, "sink", NULL, "consumer \"%s\": %s at %s answered within %s",
-                   consumer, b->kind, b->broker, age);
+        SAY(OK, "sink", NULL, "consumer \"%s\": %s at %s answered within %s", consumer, b->kind,
+            b->broker, age);
     else
-        report_say(r, FINDING_OK, "sink", NULL,
-                   "consumer \"%s\": %s at %s answered within %s; leader: %s", consumer, b->kind,
-                   b->broker, age, b->leader);
+        SAY(OK, "sink", NULL, "consumer \"%s\": %s at %s answered within %s; leader: %s", consumer,
+            b->kind, b->broker, age, b->leader);
 }
 
-static void try_consumer(struct cli *cli, struct report *r, const char *name)
+static void try_consumer(struct visit *v, const char *name)
 {
     struct error err = {0};
     struct consumer c;
     struct sink_broker b = {0};
-    if (config_consumer(&cli->config, name, &c, &err) != 0) {
-        report_say(r, FINDING_PROBLEM, "sink", "`outbox config check` lists the problems",
-                   "consumer \"%s\": %s", name, err.text);
+    if (config_consumer(&v->cli->config, name, &c, &err) != 0) {
+        SAY(PROBLEM, "sink", "`outbox config check` lists the problems", "consumer \"%s\": %s",
+            name, err.text);
         return;
     }
 
@@ -285,10 +275,10 @@ static void try_consumer(struct cli *cli, struct report *r, const char *name)
     consumer_release(&c);
 
     if (rc == 0)
-        say_answered(r, name, &b, ms);
+        say_answered(v, name, &b, ms);
     else
-        report_say(r, FINDING_PROBLEM, "sink", "fix the sink, or its settings",
-                   "consumer \"%s\": %s", name, err.text);
+        SAY(PROBLEM, "sink", "fix the sink, or its settings", "consumer \"%s\": %s", name,
+            err.text);
 }
 
 /* ---- the whole examination ---- */
@@ -300,24 +290,21 @@ static void say_version(struct visit *v, const struct schema_status *s)
 {
     long long there = (long long)s->there, known = (long long)s->known;
     if (there == known)
-        report_say(&v->report, FINDING_OK, "version", NULL, "%lld, which this program needs",
-                   known);
+        SAY(OK, "version", NULL, "%lld, which this program needs", known);
     else if (there == 0)
-        report_say(&v->report, FINDING_PROBLEM, "version", "create one with `outbox init`",
-                   "there is no outbox");
+        SAY(PROBLEM, "version", "create one with `outbox init`", "there is no outbox");
     else if (there < known)
-        report_say(&v->report, FINDING_PROBLEM, "version", "run `outbox migrate up`",
-                   "the outbox has version %lld, this program needs %lld", there, known);
+        SAY(PROBLEM, "version", "run `outbox migrate up`",
+            "the outbox has version %lld, this program needs %lld", there, known);
     else
-        report_say(&v->report, FINDING_PROBLEM, "version", "use a newer outbox",
-                   "the outbox has version %lld, this program knows up to %lld", there, known);
+        SAY(PROBLEM, "version", "use a newer outbox",
+            "the outbox has version %lld, this program knows up to %lld", there, known);
 
     if (there == known && s->functions == FUNCTIONS_OLDER)
-        report_say(&v->report, FINDING_WARNING, "functions", "run `outbox migrate up`",
-                   "the functions in the database are from an earlier build than this program");
+        SAY(WARNING, "functions", "run `outbox migrate up`",
+            "the functions in the database are from an earlier build than this program");
     if (there == known && s->functions == FUNCTIONS_NEWER)
-        report_say(
-            &v->report, FINDING_NOTE, "functions", NULL,
+        SAY(NOTE, "functions", NULL,
             "the functions in the database are from a later build than this program: update it "
             "when you can");
 }
@@ -333,7 +320,7 @@ static int examine_version(struct visit *v, bool *ret_known, struct error *err)
             *err = why;
             return -1;
         }
-        report_say(&v->report, FINDING_PROBLEM, "version", NULL, "%s", why.text);
+        SAY(PROBLEM, "version", NULL, "%s", why.text);
         return 0;
     }
 
@@ -346,7 +333,7 @@ static int examine_version(struct visit *v, bool *ret_known, struct error *err)
 static int examine(struct visit *v, struct error *err)
 {
     struct doctor_request req = {
-        .patience_ms = v->patience_ms, .visit = report_visit, .ctx = &v->report};
+        .patience_ms = v->patience_ms, .visit = output_finding_visit, .ctx = &v->report};
     struct error why = {0};
     bool known;
     if (examine_version(v, &known, err) != 0)
@@ -362,37 +349,40 @@ static int examine(struct visit *v, struct error *err)
         *err = why;
         return -1;
     }
-    report_say(&v->report, FINDING_WARNING, "consumer", NULL, "cannot be inspected: %s", why.text);
+    SAY(WARNING, "consumer", NULL, "cannot be inspected: %s", why.text);
     return 0;
 }
 
-/* Opens a store of any version: a wrong version is a finding, not a failure. */
+/* Tries the sink of every consumer in the settings. */
+static void try_consumers(struct visit *v)
+{
+    size_t n;
+    const struct named *names = config_consumers(&v->cli->config, &n);
+    if (n == 0)
+        SAY(NOTE, "sink", "use -c with the config file of the relay",
+            "the settings define no consumers, so there is nothing to connect to");
+    for (size_t i = 0; i < n; i++)
+        try_consumer(v, names[i].name);
+}
+
+/* The store may have any version: a wrong one is a finding, not a failure. */
 static int doctor_run(struct cli *cli, struct error *err)
 {
-    struct visit v = {.cli = cli, .patience_ms = cli->args.doctor.patience_ms};
-    v.st = commands_look(cli, err);
-    if (!v.st)
-        return -1;
-
-    report_init(&v.report, cli);
+    const struct doctor_args *a = cli_own(cli);
+    struct visit v = {.cli = cli, .st = cli->st, .patience_ms = a->patience_ms};
+    output_report_start(&v.report, cli);
     int r = examine(&v, err);
-    if (r == 0 && cli->args.doctor.connect) {
-        size_t n;
-        const char *const *names = config_consumers(&cli->config, &n);
-        if (n == 0)
-            report_say(&v.report, FINDING_NOTE, "sink", "use -c with the config file of the relay",
-                       "the settings define no consumers, so there is nothing to connect to");
-        for (size_t i = 0; i < n; i++)
-            try_consumer(cli, &v.report, names[i]);
-    }
+    if (r == 0 && a->connect)
+        try_consumers(&v);
     if (r == 0)
-        r = report_end(&v.report, err);
-    report_release(&v.report);
+        r = output_report_end(&v.report, err);
+    output_report_release(&v.report);
     return r;
 }
 
 const struct command cmd_doctor[] = {
     {"doctor", NULL, NULL, "report problems and how to fix them; exit status 1 if there are any",
-     .options = options, .consumers = true, .json = JSON_OBJECT(fields_report), .run = doctor_run},
+     .options = options, .consumers = true, .opens = OPENS_ANY_VERSION,
+     .json = JSON_OBJECT(fields_report), .run = doctor_run},
     {NULL},
 };

@@ -3,74 +3,52 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/json.h"
-#include "base/text.h"
 #include "cli/cli.h"
 #include "event/ndjson.h"
+
+struct emit_args {
+    struct key_arg key;
+    const char *payload, *idempotency_key, *tenant;
+    struct pairs_arg headers;
+    struct number_arg version;
+    int64_t delay_ms;
+    bool ndjson, atomic;
+};
 
 #define LINES_PER_TRANSACTION 1000
 /* Room in a line besides the payload: headers, keys, names. */
 #define LINE_EXTRA ((size_t)128 * 1024)
 #define ATTRIBUTES_MAX ((size_t)4 * 1024 * 1024) /* unescaped strings of one line */
 
-/* ---- options ---- */
-
-/* Accepts any version, including 0, so a separate flag notes that one was given. */
-static int set_version(void *field, const char *value, const struct option_def *o,
-                       struct error *err)
-{
-    struct emit_args *a = field;
-    (void)o;
-    if (text_int(value, INT64_MIN, INT64_MAX, &a->version, err) != 0)
-        return -1;
-    a->has_version = true;
-    return 0;
-}
-
-/* Stores NAME=VALUE unparsed; headers_json splits it. */
-static int set_header(void *field, const char *value, const struct option_def *o, struct error *err)
-{
-    struct emit_args *a = field;
-    (void)o;
-    const char *equals = strchr(value, '=');
-    if (!equals || equals == value)
-        return err_set(err, ERR_CONFIG, "\"%s\" is not NAME=VALUE", value);
-    if (a->n_headers == EVENT_HEADERS_COUNT)
-        return err_set(err, ERR_CONFIG, "at most %d headers can be given", EVENT_HEADERS_COUNT);
-    size_t n = (size_t)(equals - value) + 1;
-    for (size_t i = 0; i < a->n_headers; i++) {
-        if (strncmp(a->headers[i], value, n) == 0)
-            return err_set(err, ERR_CONFIG, "%.*s is given twice", (int)n - 1, value);
-    }
-    a->headers[a->n_headers++] = value;
-    return 0;
-}
-
 static const struct option_def options[] = {
     {"key", "AGGTYPE/AGGID", NULL,
-     "what the event is about; events with the same key stay in order", options_key, ARG(emit.key)},
-    {"version", "N", NULL, "version of the aggregate", set_version, ARG(emit)},
+     "what the event is about; events with the same key stay in order", commands_key,
+     OWN(emit_args, key)},
+    {"version", "N", NULL, "version of the aggregate", commands_number, OWN(emit_args, version),
+     .min = INT64_MIN},
     {"payload", "JSON|@FILE|-", NULL,
      "the payload: JSON, @FILE to read it from a file, - for stdin; null if not given", option_text,
-     ARG(emit.payload)},
-    {"header", "NAME=VALUE", NULL, "a header; may be repeated", set_header, ARG(emit)},
+     OWN(emit_args, payload)},
+    {"header", "NAME=VALUE", NULL, "a header; may be repeated", commands_pair,
+     OWN(emit_args, headers), .max = EVENT_HEADERS_COUNT},
     {"idempotency-key", "KEY", NULL,
      "store only one event with this key, for as long as that event is kept", option_text,
-     ARG(emit.idempotency_key)},
-    {"tenant", "NAME", NULL, "tenant the event belongs to", option_text, ARG(emit.tenant)},
+     OWN(emit_args, idempotency_key)},
+    {"tenant", "NAME", NULL, "tenant the event belongs to", option_text, OWN(emit_args, tenant)},
     {"delay", "DURATION", "0s", "do not deliver before this much time has passed", option_span,
-     ARG(emit.delay_ms)},
+     OWN(emit_args, delay_ms)},
     {"ndjson", NULL, "no", "read events from a file or stdin, one JSON object per line",
-     option_bool, ARG(emit.ndjson)},
+     option_bool, OWN(emit_args, ndjson)},
     {"atomic", NULL, "no",
      "with --ndjson: store all lines in one transaction instead of one per 1,000 lines",
-     option_bool, ARG(emit.atomic), .env = true},
+     option_bool, OWN(emit_args, atomic), .env = true},
     OPTION_JSON,
     OPTION_END,
 };
@@ -81,10 +59,10 @@ static const struct option_def options[] = {
 static int headers_json(const struct emit_args *a, struct buf *b, struct error *err)
 {
     buf_addc(b, '{');
-    for (size_t i = 0; i < a->n_headers; i++) {
-        const char *equals = strchr(a->headers[i], '=');
-        struct str name = {a->headers[i], (size_t)(equals - a->headers[i])};
-        if (!utf8_valid(str_of(a->headers[i]), NULL)) {
+    for (size_t i = 0; i < a->headers.n; i++) {
+        const char *equals = strchr(a->headers.pair[i], '=');
+        struct str name = {a->headers.pair[i], (size_t)(equals - a->headers.pair[i])};
+        if (!utf8_valid(str_of(a->headers.pair[i]), NULL)) {
             return err_set(err, ERR_INVALID, "header %zu is not valid UTF-8; nothing is stored",
                            i + 1);
         }
@@ -106,7 +84,7 @@ static int headers_json(const struct emit_args *a, struct buf *b, struct error *
  * limit is read, which is enough to see that the payload is too long. */
 static int payload_read(const struct cli *cli, struct buf *b, struct str *ret, struct error *err)
 {
-    const char *p = cli->args.emit.payload;
+    const char *p = ((const struct emit_args *)cli_own(cli))->payload;
     *ret = str_of(p);
     if (!p)
         return 0;
@@ -116,7 +94,7 @@ static int payload_read(const struct cli *cli, struct buf *b, struct str *ret, s
 
     size_t max = (size_t)cli->settings.payload_max + 1;
     const char *path = from_file ? p + 1 : p;
-    int e = lines_slurp(path, max, b);
+    int e = fd_slurp(path, max, b);
     if (e)
         return err_errno(err, ERR_INVALID, e, "could not read the payload from %s",
                          from_stdin ? "stdin" : path);
@@ -158,10 +136,9 @@ static int emit_checked(struct cli *cli, const struct new_event *ev, struct erro
     if (event_check(ev, &limits, err) != 0)
         return -1;
 
-    struct store *st = commands_store(cli, err);
-    if (!st)
+    if (commands_open(cli, (struct store_options){0}, err) != 0)
         return -1;
-    if (st->ops->emit(st, NULL, ev, id, &duplicate, err) != 0)
+    if (cli->st->ops->emit(cli->st, NULL, ev, id, &duplicate, err) != 0)
         return -1;
 
     struct emitted row = {id, duplicate};
@@ -179,7 +156,7 @@ static int emit_checked(struct cli *cli, const struct new_event *ev, struct erro
  * would be better, but the event is checked before the store is opened. */
 static int emit_one(struct cli *cli, struct error *err)
 {
-    const struct emit_args *a = &cli->args.emit;
+    const struct emit_args *a = cli_own(cli);
     struct buf payload, headers;
     buf_init(&payload, (size_t)cli->settings.payload_max + 1);
     buf_init(&headers, (size_t)2 * EVENT_HEADERS_MAX);
@@ -189,14 +166,14 @@ static int emit_one(struct cli *cli, struct error *err)
         .aggregate_id = a->key.aggregate_id,
         .idempotency_key = str_of(a->idempotency_key),
         .tenant = str_of(a->tenant),
-        .has_version = a->has_version,
-        .version = a->version,
+        .has_version = a->version.given,
+        .version = a->version.value,
     };
     if (a->delay_ms)
         ev.not_before = clock_wall(&clock_system) + a->delay_ms;
 
     int r = payload_read(cli, &payload, &ev.payload, err);
-    if (r == 0 && a->n_headers) {
+    if (r == 0 && a->headers.n) {
         r = headers_json(a, &headers, err);
         ev.headers = (struct str){headers.p, headers.n};
     }
@@ -205,6 +182,88 @@ static int emit_one(struct cli *cli, struct error *err)
     buf_release(&payload);
     buf_release(&headers);
     return r;
+}
+
+/* ---- lines ---- */
+
+#define CHUNK ((size_t)64 * 1024)
+
+/* A reader of lines of up to `max` bytes each. (1) b.p[at..b.n) has been read, but not returned. */
+struct lines {
+    int fd;
+    struct buf b;
+    size_t at, max;
+    int64_t number; /* of the line returned last */
+    int64_t bytes;  /* read so far */
+    bool end;
+};
+
+/* Moves the unread bytes to the front and reads as many more as are available and fit into a chunk.
+ * l->end is set at the end of the file. */
+static int fill_buffer(struct lines *l, struct error *err)
+{
+    char *to = buf_reserve(&l->b, CHUNK);
+    if (!to)
+        return err_nomem(err);
+    memmove(l->b.p, l->b.p + l->at, l->b.n - l->at);
+    l->b.n -= l->at;
+    l->at = 0;
+
+    ssize_t got;
+    do {
+        got = read(l->fd, l->b.p + l->b.n, CHUNK);
+    } while (got < 0 && errno == EINTR);
+    if (got < 0)
+        return err_errno(err, ERR_UNAVAILABLE, errno, "could not read the next lines");
+    l->end = got == 0;
+    l->b.n += (size_t)got;
+    l->bytes += got;
+    return 0;
+}
+
+/* Returns n bytes as a line and moves past them and the terminator. */
+static struct str take_line(struct lines *l, size_t n, size_t terminator)
+{
+    struct str line = {l->b.p + l->at, n};
+    l->at += n + terminator;
+    l->number++;
+    return line;
+}
+
+/* Returns the next line without its line feed, borrowed until the next call; after the last one
+ * *ret_more is false. Searches each byte only once: a long line that arrives in small pieces is
+ * still read in linear time. */
+static int lines_next(struct lines *l, struct str *ret, bool *ret_more, struct error *err)
+{
+    size_t seen = 0; /* unread bytes known to hold no line feed */
+    for (;;) {
+        char *from = l->b.p + l->at + seen;
+        size_t left = l->b.n - l->at - seen;
+        char *lf = memchr(from, '\n', left);
+        if (lf)
+            left = (size_t)(lf - from);
+        seen += left;
+        if (seen > l->max) {
+            l->number++; /* the error is about this line */
+            return err_set(err, ERR_INVALID,
+                           "the line is longer than %zu bytes; max-payload sets how long it may be",
+                           l->max);
+        }
+
+        if (lf) {
+            *ret = take_line(l, seen, 1);
+            *ret_more = true;
+            return 0;
+        }
+        if (l->end) {
+            *ret_more = seen > 0;
+            if (*ret_more)
+                *ret = take_line(l, seen, 0);
+            return 0;
+        }
+        if (fill_buffer(l, err) != 0)
+            return -1;
+    }
 }
 
 /* ---- many ---- */
@@ -218,7 +277,8 @@ struct bulk {
     struct lines lines;
     struct arena arena; /* of one line */
     struct output_progress progress;
-    bool open; /* a transaction is open */
+    bool atomic; /* all lines in one transaction */
+    bool open;   /* a transaction is open */
     int64_t events, duplicates, stored_line;
     int64_t batch_lines, batch_events, batch_duplicates;
 };
@@ -292,19 +352,18 @@ static int bulk_lines(struct bulk *k, struct error *err)
         if (!is_blank(line) && bulk_line(k, line, err) != 0)
             return -1;
         output_progress_step(&k->progress, k->lines.bytes, k->events + k->batch_events);
-        bool full = k->batch_lines >= LINES_PER_TRANSACTION && !k->cli->args.emit.atomic;
+        bool full = k->batch_lines >= LINES_PER_TRANSACTION && !k->atomic;
         if (full && bulk_commit(k, err) != 0)
             return -1;
     }
 }
 
 /* bulk_counts writes the counts: "3 events, 1 duplicate". */
-#define COUNTS (2 * HUMAN_COUNT)
+#define COUNTS (2 * HUMAN_SIZE)
 static const char *bulk_counts(const struct bulk *k, char out[COUNTS])
 {
-    char events[HUMAN_COUNT], duplicates[HUMAN_COUNT];
-    snprintf(out, COUNTS, "%s, %s", human_count(k->events, "event", events),
-             human_count(k->duplicates, "duplicate", duplicates));
+    snprintf(out, COUNTS, "%s, %s", human_count(k->events, "event"),
+             human_count(k->duplicates, "duplicate"));
     return out;
 }
 
@@ -347,8 +406,11 @@ static void bulk_text(struct buf *b, const void *row)
 static int bulk_run(struct bulk *k, int fd, struct error *err)
 {
     char counts[COUNTS];
-    if (lines_init(&k->lines, fd, (size_t)k->cli->settings.payload_max + LINE_EXTRA, err) != 0)
-        return -1;
+    size_t max = (size_t)k->cli->settings.payload_max + LINE_EXTRA;
+    k->lines = (struct lines){.fd = fd, .max = max};
+    buf_init(&k->lines.b, 2 * max + 3 * CHUNK);
+    if (!buf_reserve(&k->lines.b, CHUNK))
+        return err_nomem(err);
     arena_init(&k->arena, ATTRIBUTES_MAX);
     struct stat sb;
     bool known = fstat(fd, &sb) == 0 && S_ISREG(sb.st_mode);
@@ -366,7 +428,7 @@ static int bulk_run(struct bulk *k, int fd, struct error *err)
             err_prefix(err, "stored %s", bulk_counts(k, counts));
     }
     arena_release(&k->arena);
-    lines_release(&k->lines);
+    buf_release(&k->lines.b);
     return r;
 }
 
@@ -374,7 +436,8 @@ static int emit_many(struct cli *cli, struct error *err)
 {
     const char *path = cli->args.n_pos ? cli->args.pos[0] : "-";
     bool is_stdin = strcmp(path, "-") == 0;
-    struct bulk k = {.cli = cli, .name = path};
+    const struct emit_args *a = cli_own(cli);
+    struct bulk k = {.cli = cli, .name = path, .atomic = a->atomic};
     int fd = STDIN_FILENO;
     if (is_stdin)
         k.name = "stdin";
@@ -383,9 +446,9 @@ static int emit_many(struct cli *cli, struct error *err)
     if (fd < 0)
         return err_errno(err, ERR_INVALID, errno, "%s: could not open", path);
 
-    int r = -1;
-    k.st = commands_store(cli, err);
-    if (k.st)
+    int r = commands_open(cli, (struct store_options){0}, err);
+    k.st = cli->st;
+    if (r == 0)
         r = bulk_run(&k, fd, err);
     if (!is_stdin)
         close(fd);
@@ -394,17 +457,17 @@ static int emit_many(struct cli *cli, struct error *err)
 
 static int emit_run(struct cli *cli, struct error *err)
 {
-    const struct emit_args *a = &cli->args.emit;
+    const struct emit_args *a = cli_own(cli);
     if (!a->ndjson) {
         if (cli->args.n_pos == 0)
-            return options_usage(err, "emit needs a TYPE, such as order.paid, or --ndjson FILE");
+            return commands_usage(err, "emit needs a TYPE, such as order.paid, or --ndjson FILE");
         return emit_one(cli, err);
     }
 
-    bool describes_one = a->payload || a->n_headers || a->key.aggregate_id.p || a->has_version ||
+    bool describes_one = a->payload || a->headers.n || a->key.aggregate_id.p || a->version.given ||
                          a->idempotency_key || a->tenant || a->delay_ms;
     if (describes_one)
-        return options_usage(
+        return commands_usage(
             err, "--ndjson cannot be combined with options for a single event; each line sets its "
                  "own");
     return emit_many(cli, err);

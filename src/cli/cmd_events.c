@@ -2,8 +2,18 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/text.h"
 #include "cli/cli.h"
+
+struct events_args {
+    struct key_arg key;
+    const char *type, *consumer;
+    int64_t after, limit;
+    int state;        /* enum delivery_state + 1; 0: any */
+    bool unprocessed; /* instead of a state */
+    bool newest;
+    int64_t look;
+    bool all;
+};
 
 /* The inspections: states under the names that other outbox implementations use. Each is also a
  * subcommand. `unprocessed` selects the events a worker would get: pending, or failed and due
@@ -63,21 +73,22 @@ static int set_state(void *field, const char *value, const struct option_def *o,
 /* clang-format off */
 #define LISTING_OPTIONS \
     {"type", "PATTERN", NULL, "only event types that match; * matches anything", \
-     option_text, ARG(events.type)}, \
-    {"key", "AGGTYPE/AGGID", NULL, "only events with this key", options_key, ARG(events.key)}, \
+     option_text, OWN(events_args, type)}, \
+    {"key", "AGGTYPE/AGGID", NULL, "only events with this key", \
+     commands_key, OWN(events_args, key)}, \
     {"consumer", "NAME", NULL, "only the states for this consumer", \
-     options_consumer_name, ARG(events.consumer)}, \
+     option_checked, OWN(events_args, consumer), .check = store_name_check}, \
     {"after", "SEQ", "0", "only events after this sequence number; with --newest, before it", \
-     option_long, ARG(events.after)}, \
-    {"newest", NULL, "no", "list the newest events first", option_bool, ARG(events.newest), \
+     option_long, OWN(events_args, after)}, \
+    {"newest", NULL, "no", "list the newest events first", option_bool, OWN(events_args, newest), \
      .env = true}, \
     {"limit", "N", "100", "maximum number to list", \
-     option_long, ARG(events.limit), .min = 1, .max = INT32_MAX, .env = true}, \
+     option_long, OWN(events_args, limit), .min = 1, .max = INT32_MAX, .env = true}, \
     {"look", "N", "200000", \
      "maximum number of sequence numbers to search without a match", \
-     option_long, ARG(events.look), .min = 1, .max = INT64_MAX - 1, .env = true}, \
-    {"all", NULL, "no", "search all events, however long it takes", option_bool, ARG(events.all), \
-     .env = true}, \
+     option_long, OWN(events_args, look), .min = 1, .max = INT64_MAX - 1, .env = true}, \
+    {"all", NULL, "no", "search all events, however long it takes", \
+     option_bool, OWN(events_args, all), .env = true}, \
     OPTION_JSON, \
     OPTION_END
 /* clang-format on */
@@ -86,7 +97,7 @@ static const struct option_def list_options[] = {
     {"state", "STATE", NULL,
      "only events in this state for some consumer: pending, in-flight, delivered, failed, expired, "
      "skipped, dropped, before-start; or unprocessed, processing, abandoned, published",
-     set_state, ARG(events)},
+     set_state, OWN_ALL},
     LISTING_OPTIONS,
 };
 
@@ -94,21 +105,21 @@ static const struct option_def inspect_options[] = {LISTING_OPTIONS};
 
 static const struct option_def show_options[] = {
     {"all", NULL, "no", "search all events for an unusual id, however long it takes", option_bool,
-     ARG(events.all)},
+     OWN(events_args, all)},
     OPTION_JSON,
     OPTION_END,
 };
 
 static const struct option_def retry_options[] = {
-    {"consumer", "NAME", NULL, "retry only for this consumer", options_consumer_name,
-     ARG(events.consumer)},
+    {"consumer", "NAME", NULL, "retry only for this consumer", option_checked,
+     OWN(events_args, consumer), .check = store_name_check},
     OPTION_JSON,
     OPTION_END,
 };
 
 /* ---- list ---- */
 
-/* A listing being printed. (1) If failed, the visit has filled in err. */
+/* A listing being printed. */
 struct gathering {
     struct listing listing;
     int64_t limit;
@@ -116,8 +127,6 @@ struct gathering {
     bool more;    /* an event beyond the limit matches */
     struct event_look looked;
     struct output_progress progress;
-    bool failed;
-    struct error *err;
 };
 
 /* Called for one event more than the limit, to detect that more events match. */
@@ -128,10 +137,9 @@ static int visit_event(void *ctx, const struct event *ev, const struct delivery_
         g->more = true;
         return 1;
     }
-    struct listed_event row = {ev, d, n};
-    g->failed = listing_add(&g->listing, &row, g->err) != 0;
+    struct listed_event row = fields_event_row(ev, d, n);
     g->last = ev->seq;
-    return g->failed;
+    return listing_add(&g->listing, &row);
 }
 
 static void show_progress(void *ctx, int64_t numbers)
@@ -141,9 +149,10 @@ static void show_progress(void *ctx, int64_t numbers)
 }
 
 /* Lists the events that match. Progress is shown only for long searches that print nothing else. */
-static int list_events(const struct cli *cli, struct store *st, const struct event_query *q,
-                       struct gathering *g, struct error *err)
+static int list_events(const struct cli *cli, const struct event_query *q, struct gathering *g,
+                       struct error *err)
 {
+    struct store *st = cli->st;
     struct store_info info;
     if (q->look == LOOK_ALL && !cli->args.json) {
         if (st->ops->info(st, &info, err) != 0)
@@ -152,7 +161,7 @@ static int list_events(const struct cli *cli, struct store *st, const struct eve
     }
     int r = st->ops->events(st, q, visit_event, g, err);
     output_progress_end(&g->progress);
-    if (r != 0 || g->failed)
+    if (r != 0)
         return -1;
 
     /* The caller did not ask for events beyond the limit. */
@@ -161,7 +170,8 @@ static int list_events(const struct cli *cli, struct store *st, const struct eve
     if (!g->looked.partial || !cli->args.json)
         return 0;
     struct listed_look row = {g->looked, q->newest_first ? g->looked.from : g->looked.to};
-    return listing_remark(&g->listing, fields_looked, &row, err);
+    listing_remark(&g->listing, fields_looked, &row);
+    return 0;
 }
 
 /* Notes on stderr that there are more events, or that not all were searched. */
@@ -181,35 +191,34 @@ static void tell_rest(const struct cli *cli, const struct event_query *q, const 
                     q->newest_first ? "" : ", --newest to begin at the other end");
 }
 
-/* Queries one event more than the limit, to report whether more events match. */
+/* Also `events unprocessed` and the other inspections, which the subcommand names. Queries one
+ * event more than the limit, to report whether more events match. */
 static int events_list(struct cli *cli, struct error *err)
 {
-    const struct events_args *a = &cli->args.events;
-    struct gathering g = {.limit = a->limit, .err = err};
+    struct events_args a = *(const struct events_args *)cli_own(cli);
+    choose_inspection(&a, cli->cmd->sub);
+    struct gathering g = {.limit = a.limit};
     struct event_query q = {
-        .type = a->type,
-        .aggregate_type = a->key.aggregate_type,
-        .aggregate_id = a->key.aggregate_id,
-        .consumer = a->consumer,
-        .state = a->state,
-        .unprocessed = a->unprocessed,
-        .after = a->after,
+        .type = a.type,
+        .aggregate_type = a.key.aggregate_type,
+        .aggregate_id = a.key.aggregate_id,
+        .consumer = a.consumer,
+        .state = a.state,
+        .unprocessed = a.unprocessed,
+        .after = a.after,
         .limit = (size_t)g.limit + 1,
-        .newest_first = a->newest,
-        .look = a->all ? LOOK_ALL : a->look,
+        .newest_first = a.newest,
+        .look = a.all ? LOOK_ALL : a.look,
         .looked = &g.looked,
         .looking = show_progress,
     };
     const char *columns = "seq id~~ type key- states-~ created_at";
-    if (a->state == STATE_FAILED + 1)
+    if (a.state == STATE_FAILED + 1)
         columns = "seq id~~ type key- states-~ next error~";
 
-    struct store *st = commands_store(cli, err);
-    if (!st)
-        return -1;
     int r = output_listing(cli, &g.listing, fields_listed_event, columns, err);
     if (r == 0)
-        r = listing_end(&g.listing, list_events(cli, st, &q, &g, err), err);
+        r = listing_end(&g.listing, list_events(cli, &q, &g, err), err);
     if (r == 0)
         r = output_end(err);
     if (r == 0)
@@ -217,19 +226,11 @@ static int events_list(struct cli *cli, struct error *err)
     return r;
 }
 
-/* `events unprocessed` and the other inspections: the subcommand names the inspection. */
-static int events_inspect(struct cli *cli, struct error *err)
-{
-    choose_inspection(&cli->args.events, cli->cmd->sub);
-    return events_list(cli, err);
-}
-
 /* ---- show ---- */
 
 /* Prints a row for each consumer. Receipts have columns only if there are any. */
 static int print_deliveries(const struct listed_event *row, struct error *err)
 {
-    struct listing l;
     struct listing_form form = {.fields = fields_delivery,
                                 .columns = "consumer state attempts due_at error~",
                                 .out = stdout};
@@ -240,12 +241,7 @@ static int print_deliveries(const struct listed_event *row, struct error *err)
     if (row->n == 0)
         return 0;
     putchar('\n');
-    if (listing_start(&l, &form, err) != 0)
-        return -1;
-    int r = 0;
-    for (size_t i = 0; i < row->n && r == 0; i++)
-        r = listing_add(&l, &row->d[i], err);
-    return listing_end(&l, r, err);
+    return listing_rows(&form, row->d, row->n, sizeof *row->d, err);
 }
 
 /* One event to show. (1) If failed, the visit has filled in err. */
@@ -258,15 +254,10 @@ struct shown {
 static int visit_shown(void *ctx, const struct event *ev, const struct delivery_info *d, size_t n)
 {
     struct shown *s = ctx;
-    struct listed_event row = {ev, d, n};
-    int r;
-    if (s->cli->args.json) {
-        r = output_result(s->cli, fields_listed_event, &row, NULL, s->err);
-    } else {
-        r = listing_pairs(stdout, fields_event, PAIRS_EVENT, ev, s->err);
-        if (r == 0)
-            r = print_deliveries(&row, s->err);
-    }
+    struct listed_event row = fields_event_row(ev, d, n);
+    int r = output_pairs(s->cli, fields_listed_event, PAIRS_EVENT, &row, s->err);
+    if (r == 0 && !s->cli->args.json)
+        r = print_deliveries(&row, s->err);
     s->seen = true;
     s->failed = r != 0;
     return 1;
@@ -285,13 +276,10 @@ static int events_show(struct cli *cli, struct error *err)
     const char *id = cli->args.pos[0];
     struct event_look looked = {0};
     struct event_query q = {.id = id, .limit = 1, .looked = &looked};
-    if (cli->args.events.all)
+    if (((const struct events_args *)cli_own(cli))->all)
         q.look = LOOK_ALL;
     struct shown s = {.cli = cli, .err = err};
-    struct store *st = commands_store(cli, err);
-    if (!st)
-        return -1;
-    int r = st->ops->events(st, &q, visit_shown, &s, err);
+    int r = cli->st->ops->events(cli->st, &q, visit_shown, &s, err);
     if (r != 0 || s.failed)
         return -1;
     if (s.seen)
@@ -328,25 +316,24 @@ static const struct listing_field fields_retried[] = {
 struct waiting {
     struct arena *arena;
     int64_t seq;
-    const char **consumer;
-    size_t n;
+    struct waiter {
+        struct waiter *next;
+        char consumer[STORE_NAME_MAX + 1];
+    } * first;
     bool known; /* the event or a dead letter of it exists */
     bool nomem;
 };
 
 static void add_waiting(struct waiting *w, const char *consumer)
 {
-    const char **list = arena_alloc(w->arena, (w->n + 1) * sizeof *list);
-    const char *name = arena_bytes(w->arena, consumer, strlen(consumer));
-    if (!list || !name)
+    struct waiter *one = arena_zalloc(w->arena, 1, sizeof *one);
+    if (!one) {
         w->nomem = true;
-    if (w->nomem)
         return;
-
-    if (w->n)
-        memcpy(list, w->consumer, w->n * sizeof *list);
-    list[w->n++] = name;
-    w->consumer = list;
+    }
+    snprintf(one->consumer, sizeof one->consumer, "%s", consumer);
+    one->next = w->first;
+    w->first = one;
 }
 
 static int collect_waiting(void *ctx, const struct event *ev, const struct delivery_info *d,
@@ -388,86 +375,73 @@ static int retry_for(struct store *st, const char *consumer, struct waiting *w, 
     if (w->nomem)
         return err_nomem(err);
 
-    for (size_t i = 0; i < w->n; i++) {
+    for (const struct waiter *one = w->first; one; one = one->next) {
         bool waited = false;
-        if (st->ops->retry_now(st, w->consumer[i], w->seq, &waited, err) != 0)
+        if (st->ops->retry_now(st, one->consumer, w->seq, &waited, err) != 0)
             return -1;
         ret->waited += waited;
     }
     return st->ops->dead_retry(st, &dead, &ret->dead, err);
 }
 
-/* Retries one event and appends the result. *ret_ends: the store failed, and the rest need not be
- * tried. */
-static int retry_one(struct cli *cli, const char *id, struct buf *b, bool *ret_ends,
+/* Retries one event. *ret_ends: the store failed, and the rest need not be tried. */
+static int retry_one(struct cli *cli, const char *id, struct retried *ret, bool *ret_ends,
                      struct error *err)
 {
-    const char *consumer = cli->args.events.consumer;
-    struct retried done = {.id = id};
+    const char *consumer = ((const struct events_args *)cli_own(cli))->consumer;
     struct waiting w = {.arena = &cli->arena};
-    *ret_ends = retry_for(cli->st, consumer, &w, &done, err) != 0;
+    *ret = (struct retried){.id = id};
+    *ret_ends = retry_for(cli->st, consumer, &w, ret, err) != 0;
     if (*ret_ends)
         return -1;
-
-    bool any = done.waited + done.dead > 0;
-    if (!any && !w.known)
-        return unknown_event(id, err);
-    if (!any && consumer)
-        return err_set(err, ERR_NOTFOUND,
-                       "event \"%s\" neither waits for a retry nor is a dead letter of consumer "
-                       "\"%s\"; `outbox events show %s` shows its state",
-                       id, consumer, id);
-    if (!any)
-        return err_set(
-            err, ERR_NOTFOUND,
-            "event \"%s\" neither waits for a retry nor is a dead letter; `outbox events "
-            "show %s` shows its state",
-            id, id);
-
-    if (cli->args.json) {
-        bool first = b->n == 1; /* right after the bracket */
-        buf_adds(b, first ? "\n" : ",\n");
-        listing_object(b, fields_retried, &done);
+    if (ret->waited + ret->dead > 0)
         return 0;
-    }
-    char n[HUMAN_COUNT];
-    output_addf(b, "%s: retrying now for %s", id,
-                human_count(done.waited + done.dead, "consumer", n));
-    if (done.dead)
-        buf_addf(b, " (a dead letter of %lld)", (long long)done.dead);
+    if (!w.known)
+        return unknown_event(id, err);
+
+    char whose[STORE_NAME_MAX + 32] = "";
+    if (consumer)
+        snprintf(whose, sizeof whose, " of consumer \"%s\"", consumer);
+    return err_set(err, ERR_NOTFOUND,
+                   "event \"%s\" neither waits for a retry nor is a dead letter%s; `outbox events "
+                   "show %s` shows its state",
+                   id, whose, id);
+}
+
+static void retried_text(struct buf *b, const struct retried *r)
+{
+    output_addf(b, "%s: retrying now for %s", r->id, human_count(r->waited + r->dead, "consumer"));
+    if (r->dead)
+        buf_addf(b, " (a dead letter of %lld)", (long long)r->dead);
     buf_addc(b, '\n');
-    return 0;
 }
 
 /* Tries every event, even after one that cannot be retried, and prints the results even if some
  * failed. Returns the error of the first failure. */
 static int events_retry(struct cli *cli, struct error *err)
 {
-    const struct args *a = &cli->args;
-    struct error why[2]; /* the first failure, and others */
-    int failures = 0;
-    bool ends = false;
-    struct buf b;
-    if (!commands_store(cli, err))
-        return -1;
-
-    buf_init(&b, OUTPUT_MAX);
-    if (a->json)
-        buf_addc(&b, '[');
-    for (int i = 0; i < a->n_pos && !ends; i++) {
-        if (retry_one(cli, a->pos[i], &b, &ends, &why[failures > 0]) != 0)
-            failures++;
+    struct retried done[ARGS_MAX];
+    struct error why = {0}; /* of a later failure */
+    size_t n = 0;
+    bool failed = false, ends = false;
+    for (int i = 0; i < cli->args.n_pos && !ends; i++) {
+        if (retry_one(cli, cli->args.pos[i], &done[n], &ends, failed ? &why : err) == 0)
+            n++;
+        else
+            failed = true;
     }
-    if (a->json)
-        buf_adds(&b, "\n]\n");
-    if (output_flush(&b, &why[failures > 0]) != 0)
-        failures++;
-    buf_release(&b);
 
-    if (failures == 0)
-        return 0;
-    *err = why[0];
-    return -1;
+    struct buf b;
+    int r;
+    buf_init(&b, OUTPUT_MAX);
+    for (size_t i = 0; i < n; i++)
+        retried_text(&b, &done[i]);
+    if (cli->args.json)
+        r = output_rows(cli, fields_retried, NULL, done, n, sizeof *done, failed ? &why : err);
+    else
+        r = output_flush(&b, failed ? &why : err);
+    buf_release(&b);
+    return failed ? -1 : r;
 }
 
 static const struct command_json list_json[] = {
@@ -476,28 +450,25 @@ static const struct command_json list_json[] = {
     {NULL},
 };
 
+#define LISTS .opens = OPENS_STORE, .json = list_json, .run = events_list
+#define INSPECTS .options = inspect_options, LISTS
 const struct command cmd_events[] = {
-    {"events", "list", NULL, "list events and their states", .options = list_options,
-     .json = list_json, .run = events_list},
+    {"events", "list", NULL, "list events and their states", .options = list_options, LISTS},
     {"events", "show", "ID",
      "show an event, by id or sequence number, with its state for each consumer",
-     .options = show_options, .min = 1, .max = 1, .json = JSON_OBJECT(fields_listed_event),
-     .run = events_show},
+     .options = show_options, .min = 1, .max = 1, .opens = OPENS_STORE,
+     .json = JSON_OBJECT(fields_listed_event), .run = events_show},
     {"events", "retry", "ID...",
      "retry events now, whether they wait for their next attempt or are dead letters",
-     .options = retry_options, .min = 1, .max = ARGS_MAX, .json = JSON_ARRAY(fields_retried),
-     .run = events_retry},
+     .options = retry_options, .min = 1, .max = ARGS_MAX, .opens = OPENS_STORE,
+     .json = JSON_ARRAY(fields_retried), .run = events_retry},
     {"events", "unprocessed", NULL,
      "list events that a worker can claim: pending, due for a retry, or with an expired claim",
-     .options = inspect_options, .json = list_json, .run = events_inspect},
-    {"events", "processing", NULL, "list events that a worker has claimed",
-     .options = inspect_options, .json = list_json, .run = events_inspect},
-    {"events", "failed", NULL, "list events that failed and will be retried",
-     .options = inspect_options, .json = list_json, .run = events_inspect},
+     INSPECTS},
+    {"events", "processing", NULL, "list events that a worker has claimed", INSPECTS},
+    {"events", "failed", NULL, "list events that failed and will be retried", INSPECTS},
     {"events", "abandoned", NULL,
-     "list events that were given up: dead letters whose events are still kept",
-     .options = inspect_options, .json = list_json, .run = events_inspect},
-    {"events", "published", NULL, "list events that were delivered", .options = inspect_options,
-     .json = list_json, .run = events_inspect},
+     "list events that were given up: dead letters whose events are still kept", INSPECTS},
+    {"events", "published", NULL, "list events that were delivered", INSPECTS},
     {NULL},
 };

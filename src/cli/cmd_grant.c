@@ -1,8 +1,15 @@
 /* cmd_grant.c: outbox grant and revoke, which grant rights to database roles and revoke them. */
 #include <string.h>
 
-#include "base/json.h"
 #include "cli/cli.h"
+
+#define GRANTED_MAX 64
+
+struct grant_args {
+    const char *consumers[GRANTED_MAX];
+    size_t n_consumers;
+    const char *tenant;
+};
 
 static const char *const parts[] = {"producer", "consumer", "operator", NULL};
 
@@ -26,14 +33,14 @@ static int add_consumer(void *field, const char *value, const struct option_def 
     {"consumer", "NAME", NULL, \
      "with consumer: only this consumer and its handlers (NAME.handler); NAME* for all that " \
      "begin with NAME; may be repeated; all consumers if not given", \
-     add_consumer, ARG(grant)}
+     add_consumer, OWN_ALL}
 /* clang-format on */
 
 static const struct option_def grant_options[] = {
     OPTION_CONSUMER,
     {"tenant", "NAME", NULL,
      "confine all rights of the role to this tenant; its sessions cannot choose another",
-     option_name, ARG(grant.tenant)},
+     option_name, OWN(grant_args, tenant)},
     OPTION_DRY_RUN,
     OPTION_JSON,
     OPTION_END,
@@ -66,6 +73,7 @@ static const char *verb_of(const struct grant_request *req, bool changed)
 struct granted {
     struct grant_request req;
     bool changed;
+    bool says_dry_run; /* JSON has dry_run, even if it is false */
 };
 
 static void granted_text(struct buf *b, const void *row)
@@ -84,85 +92,64 @@ static void granted_text(struct buf *b, const void *row)
     buf_addc(b, '\n');
 }
 
-static bool has_consumers(const void *row)
-{
-    return ((const struct granted *)row)->req.n_consumers > 0;
-}
-
-static bool says_dry_run(const void *row)
-{
-    const struct granted *g = row;
-    return g->req.revoke || g->req.dry_run;
-}
-
-static void add_consumers(struct buf *b, const void *row)
-{
-    const struct granted *g = row;
-    buf_addc(b, '[');
-    for (size_t i = 0; i < g->req.n_consumers; i++) {
-        if (i)
-            buf_addc(b, ',');
-        json_quote(b, str_of(g->req.consumers[i]));
-    }
-    buf_addc(b, ']');
-}
-
 #define AT(member) .at = offsetof(struct granted, member)
+#define ALSO(member) .also = offsetof(struct granted, member)
 static const struct listing_field fields_granted[] = {
     {"role", LISTING_TEXT, AT(req.role), "the role"},
     {"part", LISTING_TEXT, AT(req.part), "producer, consumer or operator"},
-    {"consumers", LISTING_OWN, .json = add_consumers, .kind = "array of strings",
-     .only = has_consumers, .help = "the consumers given with --consumer"},
+    {"consumers", LISTING_STRINGS, AT(req.consumers), "the consumers given with --consumer",
+     ALSO(req.n_consumers), .optional = true},
     {"tenant", LISTING_TEXT, AT(req.tenant), "the tenant it is confined to", .optional = true},
     {"changed", LISTING_BOOL, AT(changed), "whether the rights had to be changed"},
-    {"dry_run", LISTING_BOOL, AT(req.dry_run), "true: nothing was done", .only = says_dry_run},
+    {"dry_run", LISTING_BOOL, AT(req.dry_run), "true: nothing was done", ALSO(says_dry_run),
+     .maybe = true, .optional = true},
     {NULL},
 };
 #undef AT
+#undef ALSO
 
 /* ---- the command ---- */
 
-static int read_request(const struct cli *cli, bool revoke, struct grant_request *ret,
-                        struct error *err)
+static struct grant_request request_of(const struct cli *cli)
 {
     const struct args *args = &cli->args;
-    const struct grant_args *a = &args->grant;
-    int part;
-    if (option_index(args->pos[0], parts, &part, err) != 0) {
-        err->code = CLI_USAGE;
-        return -1;
-    }
-    *ret = (struct grant_request){
-        .part = parts[part],
+    const struct grant_args *a = cli_own(cli);
+    return (struct grant_request){
+        .part = args->pos[0],
         .role = args->pos[1],
         .consumers = a->consumers,
         .n_consumers = a->n_consumers,
         .tenant = a->tenant,
-        .revoke = revoke,
+        .revoke = cli->cmd == cmd_revoke,
         .dry_run = args->dry_run,
     };
-    if (a->n_consumers > 0 && !about_consumers(ret))
-        return options_usage(err, "--consumer applies to consumer rights, not to %s rights",
-                             ret->part);
-    return 0;
 }
 
-/* `grant` and `revoke`. Revoking asks first. */
-static int change_rights(struct cli *cli, bool revoke, struct error *err)
+/* Revoking asks first. */
+static int grant_check(struct cli *cli, struct error *err)
 {
-    struct granted g = {.changed = false};
-    if (read_request(cli, revoke, &g.req, err) != 0)
+    struct grant_request req = request_of(cli);
+    int part;
+    if (option_index(req.part, parts, &part, err) != 0) {
+        err->code = CLI_USAGE;
         return -1;
+    }
+    if (req.n_consumers > 0 && !about_consumers(&req))
+        return commands_usage(err, "--consumer applies to consumer rights, not to %s rights",
+                              req.part);
+    if (!req.revoke || req.dry_run)
+        return 0;
+    return output_confirm(cli, err,
+                          "revoke %s rights from role \"%s\": programs that use it will fail",
+                          req.part, req.role);
+}
 
-    bool ask = revoke && !g.req.dry_run;
-    if (ask && output_confirm(cli, err,
-                              "revoke %s rights from role \"%s\": programs that use it will fail",
-                              g.req.part, g.req.role) != 0)
-        return -1;
-
-    struct store *st = commands_store(cli, err);
-    if (!st)
-        return -1;
+/* `grant` and `revoke`. */
+static int grant_run(struct cli *cli, struct error *err)
+{
+    struct granted g = {.req = request_of(cli)};
+    g.says_dry_run = g.req.revoke || g.req.dry_run;
+    struct store *st = cli->st;
     if (!st->ops->grant)
         return err_set(err, ERR_CONFIG,
                        "a %s: store has no roles: anyone who can write the file and its folder can "
@@ -173,26 +160,20 @@ static int change_rights(struct cli *cli, bool revoke, struct error *err)
     return output_result(cli, fields_granted, &g, granted_text, err);
 }
 
-static int grant_run(struct cli *cli, struct error *err)
-{
-    return change_rights(cli, false, err);
-}
-
-static int revoke_run(struct cli *cli, struct error *err)
-{
-    return change_rights(cli, true, err);
-}
+#define RIGHTS \
+    .min = 2, .max = 2, .opens = OPENS_STORE, .json = JSON_OBJECT(fields_granted), \
+    .check = grant_check, .run = grant_run
 
 const struct command cmd_grant[] = {
     {"grant", NULL, "producer|consumer|operator ROLE",
      "grant a database role producer, consumer or operator rights", .options = grant_options,
-     .min = 2, .max = 2, .json = JSON_OBJECT(fields_granted), .run = grant_run},
+     RIGHTS},
     {NULL},
 };
 
 const struct command cmd_revoke[] = {
     {"revoke", NULL, "producer|consumer|operator ROLE",
      "revoke producer, consumer or operator rights from a database role", .options = revoke_options,
-     .min = 2, .max = 2, .json = JSON_OBJECT(fields_granted), .run = revoke_run},
+     RIGHTS},
     {NULL},
 };

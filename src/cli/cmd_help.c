@@ -1,12 +1,15 @@
 /* cmd_help.c: outbox help and version. Help for the terminal, the manual page and the JSON that
  * tests compare are all printed from the tables of options and commands. */
+#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/text.h"
 #include "cli/cli.h"
 #include "sink/sink.h"
+
+struct help_args {
+    bool man, options, members;
+};
 
 #define TABLES_MAX 64 /* of members, in the manual page */
 #define COLUMN 32     /* column where the explanation of an option starts */
@@ -25,38 +28,39 @@ static const char *const exit_codes[][2] = {
 };
 
 static const struct option_def help_options[] = {
-    {"man", NULL, "no", "print the manual page outbox(1)", option_bool, ARG(helping.man)},
-    {"options", NULL, "no", "print all options as JSON", option_bool, ARG(helping.options)},
+    {"man", NULL, "no", "print the manual page outbox(1)", option_bool, OWN(help_args, man)},
+    {"options", NULL, "no", "print all options as JSON", option_bool, OWN(help_args, options)},
     {"members", NULL, "no", "print a description of the commands' JSON output, as JSON",
-     option_bool, ARG(helping.members)},
+     option_bool, OWN(help_args, members)},
     OPTION_END,
 };
 static const struct option_def version_options[] = {OPTION_JSON, OPTION_END};
 
 /* ---- for the terminal ---- */
 
-/* Prints the left column. If the text is too wide, the explanation starts on the next line. */
-static void print_head(const char *head)
+/* Prints the left column, with a formatted text, and the explanation beside it; if the text is too
+ * wide, on the next line. */
+static void print_entry(const char *help, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+static void print_entry(const char *help, const char *fmt, ...)
 {
+    char head[160];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(head, sizeof head, fmt, ap);
+    va_end(ap);
     if (strlen(head) < COLUMN)
-        printf("%-*s", COLUMN, head);
+        printf("%-*s%s", COLUMN, head, help);
     else
-        printf("%s\n%*s", head, COLUMN, "");
+        printf("%s\n%*s%s", head, COLUMN, "", help);
 }
 
 static void print_option(const struct option_def *o)
 {
-    char head[96] = "      ";
+    char letter[8] = "      ";
     if (o->letter)
-        snprintf(head, sizeof(head), "  -%c, ", o->letter);
-    size_t n = strlen(head);
-    if (o->arg)
-        snprintf(head + n, sizeof(head) - n, "--%s %s", o->name, o->arg);
-    else
-        snprintf(head + n, sizeof(head) - n, "--%s", o->name);
-
-    print_head(head);
-    fputs(o->help, stdout);
+        snprintf(letter, sizeof letter, "  -%c, ", o->letter);
+    print_entry(o->help, "%s--%s%s%s", letter, o->name, o->arg ? " " : "", o->arg ? o->arg : "");
     if (o->def && o->arg)
         printf(" [%s]", o->def);
     putchar('\n');
@@ -100,11 +104,9 @@ static const char *full_name(const struct command *c, char out[NAME])
 
 static void print_member(void *ctx, const char *path, const char *type, const char *help)
 {
-    char head[140];
     (void)ctx;
-    snprintf(head, sizeof head, "      %s, %s", path, type);
-    print_head(head);
-    puts(help);
+    print_entry(help, "      %s, %s", path, type);
+    putchar('\n');
 }
 
 /* Prints one form of a command and its options. Of consecutive rows with the same options only the
@@ -139,15 +141,13 @@ static void print_row(const struct command *c, bool alone)
 static void print_consumers(void)
 {
     puts("\nConsumers:");
-    print_table(options_consumer);
+    print_table(commands_consumer);
     puts("\nConsumer options; before the first --consumer they apply to all consumers:");
     print_table(consumer_options);
     puts("\nSinks:");
     for (size_t i = 0; sink_kinds[i]; i++) {
-        char head[96];
-        snprintf(head, sizeof(head), "      %s", sink_kinds[i]->synopsis);
-        print_head(head);
-        puts(sink_kinds[i]->help);
+        print_entry(sink_kinds[i]->help, "      %s", sink_kinds[i]->synopsis);
+        putchar('\n');
     }
     puts("\nRelay settings:");
     print_settings(false);
@@ -171,7 +171,7 @@ static void print_command(const struct command *rows, const char *sub)
     if (consumers)
         print_consumers();
     puts("\nFor every command:");
-    print_table(options_global);
+    print_table(commands_global);
     if (settings)
         print_settings(true);
 }
@@ -186,7 +186,7 @@ static void print_overview(void)
         printf("  %-20s%s\n", full_name(c, name), c->help);
     }
     puts("\nFor every command:");
-    print_table(options_global);
+    print_table(commands_global);
     print_settings(true);
     puts("\nEvery setting can also come from the environment (OUTBOX_LEASE=2s) or a config file "
          "(outbox config sample).\n"
@@ -196,56 +196,54 @@ static void print_overview(void)
 
 /* ---- as JSON, for tests that compare all places where an option appears ---- */
 
-/* Where an option may be set besides the command line. */
-enum reach { FLAG_ONLY, FLAG_ENV, FLAG_ENV_FILE };
+/* An option, and where it may be set besides the command line. */
+struct listed_option {
+    const char *scope;
+    struct option_def o;
+    const char *variable; /* NULL: not in the environment */
+    bool file;
+};
 
-/* Adds an option; the variable is NULL if it cannot come from the environment. */
-static void dump_option(struct buf *b, const char *scope, const struct option_def *o,
-                        enum reach reach)
+#define AT(member) .at = offsetof(struct listed_option, member)
+static const struct listing_field fields_option[] = {
+    {"scope", LISTING_TEXT, AT(scope)}, {"name", LISTING_TEXT, AT(o.name)},
+    {"arg", LISTING_TEXT, AT(o.arg)},   {"default", LISTING_TEXT, AT(o.def)},
+    {"help", LISTING_TEXT, AT(o.help)}, {"env", LISTING_TEXT, AT(variable)},
+    {"file", LISTING_BOOL, AT(file)},   {NULL},
+};
+#undef AT
+
+/* The options of commands have variables only if their rows say so; settings always have one, and
+ * may stand in the config file. */
+static void dump_table(struct listing *l, const char *scope, const struct option_def *table,
+                       bool settings)
 {
-    char text[CONFIG_VARIABLE];
-    const char *variable = NULL;
-    if (reach != FLAG_ONLY)
-        variable = config_variable(o->name, text);
-
-    buf_adds(b, b->n > 1 ? ",\n{" : "\n{");
-    member_text(b, "scope", scope);
-    member_text(b, "name", o->name);
-    member_text(b, "arg", o->arg);
-    member_text(b, "default", o->def);
-    member_text(b, "help", o->help);
-    member_text(b, "env", variable);
-    member_bool(b, "file", reach == FLAG_ENV_FILE);
-    buf_addc(b, '}');
-}
-
-static void dump_own(struct buf *b, const char *scope, const struct option_def *table)
-{
-    for (const struct option_def *o = table; o && o->name; o++)
-        dump_option(b, scope, o, o->env ? FLAG_ENV : FLAG_ONLY);
+    for (const struct option_def *o = table; o && o->name; o++) {
+        char variable[CONFIG_VARIABLE];
+        struct listed_option row = {.scope = scope, .o = *o, .file = settings};
+        if (settings || o->env)
+            row.variable = config_variable(o->name, variable);
+        listing_add(l, &row);
+    }
 }
 
 static int dump_options(struct error *err)
 {
-    struct buf b;
-    buf_init(&b, (size_t)1 << 20);
-    buf_addc(&b, '[');
-    dump_own(&b, "global", options_global);
-    for (const struct option_def *o = config_options; o->name; o++)
-        dump_option(&b, "outbox", o, FLAG_ENV_FILE);
-    for (const struct option_def *o = consumer_options; o->name; o++)
-        dump_option(&b, "consumer", o, FLAG_ENV_FILE);
+    struct listing_form form = {.fields = fields_option, .out = stdout, .json = true};
+    struct listing l;
+    if (listing_start(&l, &form, err) != 0)
+        return -1;
+    dump_table(&l, "global", commands_global, false);
+    dump_table(&l, "outbox", config_options, true);
+    dump_table(&l, "consumer", consumer_options, true);
     for (const struct command *c = commands_next(NULL); c; c = commands_next(c)) {
         char scope[NAME];
         full_name(c, scope);
         if (c->consumers)
-            dump_own(&b, scope, options_consumer);
-        dump_own(&b, scope, c->options);
+            dump_table(&l, scope, commands_consumer, false);
+        dump_table(&l, scope, c->options, false);
     }
-    buf_adds(&b, "\n]\n");
-    int r = output_flush(&b, err);
-    buf_release(&b);
-    return r;
+    return listing_end(&l, 0, err);
 }
 
 /* A member of a command's --json output. */
@@ -265,12 +263,10 @@ static const struct listing_field fields_documented[] = {
 };
 #undef AT
 
-/* A listing of members. (1) If failed, err is filled in. */
+/* A listing of members. */
 struct member_dump {
     struct listing listing;
     struct documented row;
-    bool failed;
-    struct error *err;
 };
 
 static void dump_member(void *ctx, const char *path, const char *type, const char *help)
@@ -279,14 +275,13 @@ static void dump_member(void *ctx, const char *path, const char *type, const cha
     d->row.path = path;
     d->row.type = type;
     d->row.help = help;
-    if (!d->failed)
-        d->failed = listing_add(&d->listing, &d->row, d->err) != 0;
+    listing_add(&d->listing, &d->row);
 }
 
 static int dump_members(struct error *err)
 {
     struct listing_form form = {.fields = fields_documented, .out = stdout, .json = true};
-    struct member_dump d = {.err = err};
+    struct member_dump d;
     char name[NAME];
     if (listing_start(&d.listing, &form, err) != 0)
         return -1;
@@ -296,7 +291,7 @@ static int dump_members(struct error *err)
             listing_document(j->fields, dump_member, &d);
         }
     }
-    return listing_end(&d.listing, d.failed ? -1 : 0, err);
+    return listing_end(&d.listing, 0, err);
 }
 
 /* ---- the manual page ---- */
@@ -317,25 +312,31 @@ static void man_text(const char *s)
     }
 }
 
+/* Prints roff in which each $ stands for the next text, which is escaped. */
+static void man(const char *roff, ...)
+{
+    va_list ap;
+    va_start(ap, roff);
+    for (; *roff; roff++) {
+        if (*roff == '$')
+            man_text(va_arg(ap, const char *));
+        else
+            putchar(*roff);
+    }
+    va_end(ap);
+}
+
 static void man_option(const struct option_def *o)
 {
-    fputs(".TP\n", stdout);
+    man(".TP\n");
     if (o->letter)
         printf("\\fB\\-%c\\fR, ", o->letter);
-    fputs("\\fB\\-\\-", stdout);
-    man_text(o->name);
-    fputs("\\fR", stdout);
-    if (o->arg) {
-        fputs(" \\fI", stdout);
-        man_text(o->arg);
-        fputs("\\fR", stdout);
-    }
-    putchar('\n');
-    man_text(o->help);
-    if (o->def && o->arg) {
-        fputs("; default ", stdout);
-        man_text(o->def);
-    }
+    man("\\fB\\-\\-$\\fR", o->name);
+    if (o->arg)
+        man(" \\fI$\\fR", o->arg);
+    man("\n$", o->help);
+    if (o->def && o->arg)
+        man("; default $", o->def);
     puts(".");
 }
 
@@ -351,10 +352,9 @@ static void man_commands(void)
     for (const struct command *c = commands_next(NULL); c; c = commands_next(c)) {
         char name[NAME];
         printf(".SS %s %s\n", full_name(c, name), c->args ? c->args : "");
-        man_text(c->help);
-        puts(".");
+        man("$.\n", c->help);
         if (c->consumers)
-            man_table(options_consumer);
+            man_table(commands_consumer);
         man_table(c->options);
     }
 }
@@ -362,13 +362,7 @@ static void man_commands(void)
 static void man_member(void *ctx, const char *path, const char *type, const char *help)
 {
     (void)ctx;
-    fputs(".TP\n\\fB", stdout);
-    man_text(path);
-    fputs("\\fR, ", stdout);
-    man_text(type);
-    putchar('\n');
-    man_text(help);
-    puts(".");
+    man(".TP\n\\fB$\\fR, $\n$.\n", path, type, help);
 }
 
 static void man_names(const struct listing_field *fields)
@@ -422,7 +416,7 @@ static void print_man(void)
          "changes its data. Every committed event is delivered, at least once and in order, to "
          "every consumer subscribed to it.\n"
          ".SH SETTINGS\nFor every command, and in the section [outbox] of a config file.");
-    man_table(options_global);
+    man_table(commands_global);
     man_table(config_options);
     puts(".SH CONSUMER OPTIONS\nAfter \\fB\\-\\-consumer\\fR, or in a section [consumer NAME]; "
          "before the first \\fB\\-\\-consumer\\fR, or in [outbox], they apply to all consumers.");
@@ -430,13 +424,8 @@ static void print_man(void)
     man_commands();
     man_json();
     puts(".SH SINKS");
-    for (size_t i = 0; sink_kinds[i]; i++) {
-        fputs(".TP\n\\fB", stdout);
-        man_text(sink_kinds[i]->synopsis);
-        puts("\\fR");
-        man_text(sink_kinds[i]->help);
-        putchar('\n');
-    }
+    for (size_t i = 0; sink_kinds[i]; i++)
+        man(".TP\n\\fB$\\fR\n$\n", sink_kinds[i]->synopsis, sink_kinds[i]->help);
     puts(
         ".SH ENVIRONMENT\nEvery setting and every option of a consumer can come from the "
         "environment, in capitals and with underscores: OUTBOX_STORE, OUTBOX_LEASE, "
@@ -458,19 +447,20 @@ static void print_man(void)
 static int help_run(struct cli *cli, struct error *err)
 {
     const struct args *a = &cli->args;
+    const struct help_args *own = cli_own(cli);
     bool by_flag = cli->rows && cli->rows != cmd_help;
     if (by_flag) {
         print_command(cli->rows, cli->cmd ? cli->cmd->sub : NULL);
         return 0;
     }
 
-    if (a->helping.man)
+    if (own->man)
         print_man();
-    if (a->helping.options)
+    if (own->options)
         return dump_options(err);
-    if (a->helping.members)
+    if (own->members)
         return dump_members(err);
-    if (a->helping.man)
+    if (own->man)
         return 0;
 
     if (a->n_pos == 0) {

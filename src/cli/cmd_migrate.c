@@ -1,69 +1,27 @@
 /* cmd_migrate.c: outbox init, which creates the outbox or upgrades it, and outbox migrate, which
  * does the same, compares the schema with this program's, and generates it for other tools. */
-#include <stdio.h>
-#include <string.h>
-
 #include "cli/cli.h"
+
+/* For `init` and `migrate up`. */
+struct init_args {
+    bool replace;
+    int64_t lock_ms;
+};
 
 static const struct option_def json_options[] = {OPTION_JSON, OPTION_END};
 static const struct option_def up_options[] = {
     {"wait", "DURATION", "10m", "how long to keep trying while a long transaction uses the outbox",
-     option_span, ARG(init.lock_ms)},
+     option_span, OWN(init_args, lock_ms)},
     {"replace", NULL, "no",
      "install this version's functions even if a later build has replaced them", option_bool,
-     ARG(init.replace)},
+     OWN(init_args, replace)},
     OPTION_JSON,
     OPTION_END,
 };
 
-/* ---- init ---- */
+/* ---- init, up and status ---- */
 
-/* The result of `init`. */
-struct inited {
-    const char *store;
-    bool created;
-};
-
-static const struct listing_field fields_inited[] = {
-    {"store", LISTING_TEXT, .at = offsetof(struct inited, store), "its URL, without the password"},
-    {"created", LISTING_BOOL, .at = offsetof(struct inited, created),
-     "whether anything was changed"},
-    {NULL},
-};
-
-static void inited_text(struct buf *b, const void *row)
-{
-    const struct inited *i = row;
-    if (i->created)
-        output_addf(b, "%s: the outbox is ready\n", i->store);
-    else
-        output_addf(b, "%s: already has an outbox of this version; nothing to do\n", i->store);
-}
-
-static int init_run(struct cli *cli, struct error *err)
-{
-    struct inited done = {.created = false};
-    struct store *st = commands_create(cli, err);
-    if (!st)
-        return -1;
-    if (st->ops->init(st, &done.created, err) != 0)
-        return -1;
-
-    done.store = output_store(cli, err);
-    if (!done.store)
-        return -1;
-    return output_result(cli, fields_inited, &done, inited_text, err);
-}
-
-const struct command cmd_init[] = {
-    {"init", NULL, NULL, "create the outbox tables, or upgrade them", .options = up_options,
-     .json = JSON_OBJECT(fields_inited), .run = init_run},
-    {NULL},
-};
-
-/* ---- up and status ---- */
-
-/* An outbox and its version. (1) changed is about `migrate up`, which started from `from`. */
+/* An outbox and its version. (1) changed and from are about `init` and `migrate up`. */
 struct migrated {
     const char *store;
     struct schema_status s;
@@ -92,6 +50,11 @@ static void add_pending(struct buf *b, const void *row)
     { \
         "store", LISTING_TEXT, AT(store), "its URL, without the password" \
     }
+static const struct listing_field fields_inited[] = {
+    STORE,
+    {"created", LISTING_BOOL, AT(changed), "whether anything was changed"},
+    {NULL},
+};
 static const struct listing_field fields_up[] = {
     STORE,
     {"from", LISTING_INT, AT(from), "the version before"},
@@ -134,23 +97,34 @@ static void up_text(struct buf *b, const void *row)
     buf_addc(b, '\n');
 }
 
-/* Does what init does, and reports the versions before and after. */
-static int migrate_up(struct cli *cli, struct error *err)
+static void inited_text(struct buf *b, const void *row)
 {
-    struct migrated m = {.changed = false};
-    struct store *st = commands_create(cli, err);
-    if (!st)
-        return -1;
-    if (st->ops->schema_status(st, &m.s, err) != 0)
-        return -1;
-    if (st->ops->init(st, &m.changed, err) != 0)
-        return -1;
+    const struct migrated *m = row;
+    if (m->changed)
+        output_addf(b, "%s: the outbox is ready\n", m->store);
+    else
+        output_addf(b, "%s: already has an outbox of this version; nothing to do\n", m->store);
+}
 
-    m.store = output_store(cli, err);
-    if (!m.store)
+/* `init` and `migrate up`, which also reports the versions before and after. */
+static int create_run(struct cli *cli, struct error *err)
+{
+    const struct init_args *a = cli_own(cli);
+    struct store_options opt = {.create = true, .replace = a->replace, .lock_ms = a->lock_ms};
+    struct migrated m = {.changed = false};
+    bool up = cli->cmd != cmd_init;
+    if (opt.lock_ms == 0)
+        opt.lock_ms = 1; /* --wait 0s tries once; to the store, 0 means its default */
+    if (commands_open(cli, opt, err) != 0)
+        return -1;
+    if (up && cli->st->ops->schema_status(cli->st, &m.s, err) != 0)
+        return -1;
+    if (cli->st->ops->init(cli->st, &m.changed, err) != 0)
+        return -1;
+    if (output_masked(cli, cli->settings.store, &m.store, err) != 0)
         return -1;
     m.from = m.changed ? m.s.there : m.s.known;
-    return output_result(cli, fields_up, &m, up_text, err);
+    return output_result(cli, up ? fields_up : fields_inited, &m, up ? up_text : inited_text, err);
 }
 
 /* Compares versions first, and functions only if the versions agree. */
@@ -159,7 +133,6 @@ static void status_text(struct buf *b, const void *row)
     const struct migrated *m = row;
     const struct schema_status *s = &m->s;
     int64_t pending = s->known - s->there;
-    char steps[HUMAN_COUNT];
     output_addf(b, "%s: ", m->store);
     if (s->there == 0)
         buf_adds(b, "no outbox");
@@ -168,7 +141,7 @@ static void status_text(struct buf *b, const void *row)
     buf_addf(b, ", this program needs %lld: ", (long long)s->known);
 
     if (pending > 0)
-        buf_addf(b, "%s pending; run `outbox migrate up`", human_count(pending, "step", steps));
+        buf_addf(b, "%s pending; run `outbox migrate up`", human_count(pending, "step"));
     else if (pending < 0)
         buf_adds(b, "it is newer than this program; use a newer outbox");
     else if (s->functions == FUNCTIONS_OLDER)
@@ -185,14 +158,9 @@ static void status_text(struct buf *b, const void *row)
 static int migrate_status(struct cli *cli, struct error *err)
 {
     struct migrated m = {.changed = false};
-    struct store *st = commands_look(cli, err);
-    if (!st)
+    if (cli->st->ops->schema_status(cli->st, &m.s, err) != 0)
         return -1;
-    if (st->ops->schema_status(st, &m.s, err) != 0)
-        return -1;
-
-    m.store = output_store(cli, err);
-    if (!m.store)
+    if (output_masked(cli, cli->settings.store, &m.store, err) != 0)
         return -1;
     if (m.s.there == m.s.known)
         m.functions = functions_names[m.s.functions];
@@ -219,33 +187,38 @@ static int compare_schema(struct store *st, struct report *r, struct error *err)
             "the outbox has version %lld, this program knows up to %lld; use a newer outbox", there,
             known);
     if (there < known)
-        report_say(r, FINDING_PROBLEM, "version", "run `outbox migrate up`",
-                   "the outbox has version %lld, this program needs %lld", there, known);
-    return st->ops->validate(st, report_visit, r, err);
+        output_finding(r, FINDING_PROBLEM, "version", "run `outbox migrate up`",
+                       "the outbox has version %lld, this program needs %lld", there, known);
+    return st->ops->validate(st, output_finding_visit, r, err);
 }
 
 static int migrate_validate(struct cli *cli, struct error *err)
 {
     struct report r;
-    struct store *st = commands_look(cli, err);
-    if (!st)
-        return -1;
-    report_init(&r, cli);
-    int bad = compare_schema(st, &r, err);
+    output_report_start(&r, cli);
+    int bad = compare_schema(cli->st, &r, err);
     if (bad == 0)
-        bad = report_end(&r, err);
-    report_release(&r);
+        bad = output_report_end(&r, err);
+    output_report_release(&r);
     return bad;
 }
 
+const struct command cmd_init[] = {
+    {"init", NULL, NULL, "create the outbox tables, or upgrade them", .options = up_options,
+     .json = JSON_OBJECT(fields_inited), .run = create_run},
+    {NULL},
+};
+
 const struct command cmd_migrate[] = {
     {"migrate", "up", NULL, "create or upgrade the tables, like init", .options = up_options,
-     .json = JSON_OBJECT(fields_up), .run = migrate_up},
+     .json = JSON_OBJECT(fields_up), .run = create_run},
     {"migrate", "status", NULL, "show the installed version and pending migrations",
-     .options = json_options, .json = JSON_OBJECT(fields_migration), .run = migrate_status},
+     .options = json_options, .opens = OPENS_ANY_VERSION, .json = JSON_OBJECT(fields_migration),
+     .run = migrate_status},
     {"migrate", "validate", NULL,
      "compare the installed schema with this version's; exit status 1 if they differ",
-     .options = json_options, .json = JSON_OBJECT(fields_report), .run = migrate_validate},
+     .options = json_options, .opens = OPENS_ANY_VERSION, .json = JSON_OBJECT(fields_report),
+     .run = migrate_validate},
     {"migrate", "gen", NULL,
      "print the SQL, or write it to files for a migration tool or a service; needs no database",
      .options = gen_options, .json = JSON_OBJECT(fields_gen), .run = gen},

@@ -2,7 +2,6 @@
  * store, the HTTP server. For the running relay see relay.c. */
 #include <errno.h>
 #include <signal.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -12,8 +11,11 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/num.h"
-#include "base/text.h"
 #include "cli/relay.h"
+
+struct relay_args {
+    bool drain;
+};
 
 /* What signal handlers can reach. A process has one relay. */
 static struct relay *volatile the_relay;
@@ -26,7 +28,7 @@ static struct relay *volatile the_relay;
 
 static const struct option_def options[] = {
     {"drain", NULL, "no", "exit once every consumer has received every event", option_bool,
-     ARG(relay.drain), .env = true},
+     OWN(relay_args, drain), .env = true},
     OPTION_END,
 };
 
@@ -82,7 +84,7 @@ static void catch_signals(struct relay *r)
  * their own. */
 static bool waits_for_store(const struct relay *r, const struct error *err)
 {
-    bool starting = !r->cli->args.relay.drain && !atomic_load(&r->started);
+    bool starting = !r->drain && !atomic_load(&r->started);
     if (!starting || err->retry_class != CLASS_RETRY)
         return false;
     switch (err->code) {
@@ -110,15 +112,22 @@ static bool wait_for_store(struct relay *r, int64_t *pause_ms, const struct erro
     return !atomic_load(&r->signal);
 }
 
-/* ---- starting ---- */
-
-/* Copies an error of the public API, which has the same layout. Returns -1. */
-static int api_error(struct error *err, const outbox_error *e)
+/* Does a step again and again while the store is unreachable. A signal that arrives meanwhile ends
+ * the waiting successfully. */
+static int persist(struct relay *r, int (*step)(struct relay *r, struct error *err),
+                   struct error *err)
 {
-    _Static_assert(sizeof(struct error) == sizeof(outbox_error), "one layout");
-    memcpy(err, e, sizeof(*err));
-    return -1;
+    int64_t pause = 0;
+    while (step(r, err) != 0) {
+        if (!waits_for_store(r, err))
+            return -1;
+        if (!wait_for_store(r, &pause, err))
+            return 0;
+    }
+    return 0;
 }
+
+/* ---- starting ---- */
 
 /* Passes on the settings of [outbox] that the library takes by name. A bad value in a flag is a
  * usage error. */
@@ -126,13 +135,11 @@ static int set_relay_options(const struct cli *cli, outbox *ob, struct error *er
 {
     static const char *const names[] = {"drain-deadline",  "sweep",       "retention",
                                         "inbox-retention", "connections", "memory"};
-    outbox_error e;
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
         const struct option_def *o = option_find(config_options, names[i]);
         const struct given *g = config_get(&cli->config, NULL, o);
-        if (outbox_set(ob, o->name, g ? g->value : o->def, &e) == 0)
+        if (outbox_set(ob, o->name, g ? g->value : o->def, relay_error(err)) == 0)
             continue;
-        api_error(err, &e);
         bool from_flag = g && g->origin == ORIGIN_FLAG;
         if (from_flag && err->code == ERR_CONFIG)
             err->code = CLI_USAGE;
@@ -192,20 +199,9 @@ static const char *stopped_by(int number)
     }
 }
 
-/* Runs the relay until it stops, and restarts it while the store is unreachable. */
-static int run_waiting(struct relay *r, struct error *err)
+static int run_outbox(struct relay *r, struct error *err)
 {
-    int flags = r->cli->args.relay.drain ? OUTBOX_UNTIL_THROUGH : 0;
-    int64_t pause = 0;
-    outbox_error e;
-    while (outbox_run(r->ob, flags, &e) != 0) {
-        api_error(err, &e);
-        if (!waits_for_store(r, err))
-            return -1;
-        if (!wait_for_store(r, &pause, err))
-            return 0;
-    }
-    return 0;
+    return outbox_run(r->ob, r->drain ? OUTBOX_UNTIL_THROUGH : 0, relay_error(err));
 }
 
 /* Runs the configured consumers until the relay must stop, and logs the reason for stopping. */
@@ -213,10 +209,10 @@ static int run_relay(struct relay *r, struct error *err)
 {
     /* Create the consumers of the settings, before any of them runs. */
     size_t n;
-    const char *const *names = config_consumers(&r->cli->config, &n);
+    const struct named *names = config_consumers(&r->cli->config, &n);
     fd_allow(FDS_BASE + n * FDS_EACH);
     for (size_t i = 0; i < n; i++) {
-        if (relay_consumer_add(r, &r->cli->config, names[i], err) != 0)
+        if (relay_consumer_add(r, &r->cli->config, names[i].name, err) != 0)
             return -1;
     }
     if (set_relay_options(r->cli, r->ob, err) != 0)
@@ -229,7 +225,7 @@ static int run_relay(struct relay *r, struct error *err)
                   "running as root, which a relay does not need; a fault, for example in an exec: "
                   "command, would have the rights of root; run the relay as a separate user");
 
-    int result = run_waiting(r, err);
+    int result = persist(r, run_outbox, err);
     int number = atomic_load(&r->signal);
     logger_flush(&r->logger);
     if (result == 0 && r->abandoned)
@@ -251,18 +247,16 @@ static int open_outbox(struct relay *r, struct error *err)
 {
     const struct settings *s = &r->cli->settings;
     outbox_options opt = OUTBOX_OPTIONS_INIT;
-    outbox_error e;
     opt.busy_ms = s->busy_ms;
     opt.payload_max = s->payload_max;
     opt.log = logger_write;
     opt.log_about = logger_write_about;
     opt.log_ctx = &r->logger;
     opt.log_level = s->log_level;
-    if (outbox_open(s->store, &opt, &r->ob, &e) != 0)
-        return api_error(err, &e);
+    if (outbox_open(s->store, &opt, &r->ob, relay_error(err)) != 0)
+        return -1;
     manage_hooks(r->ob, relay_started, relay_reload, r);
     atomic_store(&r->admin_cfg.ob, r->ob);
-    admin_attach(r->admin, r->ob);
     atomic_store(&r->open, true);
     return 0;
 }
@@ -273,9 +267,7 @@ static int start_watching(struct relay *r, struct error *err)
     const struct settings *s = &r->cli->settings;
     r->admin_cfg.store = store_kind(s->store)->scheme;
     r->admin_cfg.patience_ms = s->stuck_ms;
-    r->admin_cfg.reloads = r->reloads;
     r->admin_cfg.wake_fd = r->wake_fd;
-    r->admin_cfg.wait = &r->wait;
     r->admin_cfg.hosts = s->listen_hosts;
     r->admin_cfg.socket_mode = (mode_t)s->listen_mode;
     if (start_server(r, err) != 0)
@@ -294,13 +286,7 @@ static int open_and_run(struct relay *r, struct error *err)
     if (start_watching(r, err) != 0)
         return -1;
 
-    int64_t pause = 0;
-    int result = open_outbox(r, err);
-    while (result != 0 && waits_for_store(r, err)) {
-        if (!wait_for_store(r, &pause, err))
-            break;
-        result = open_outbox(r, err);
-    }
+    int result = persist(r, open_outbox, err);
     bool stopped = atomic_load(&r->signal) != 0;
     if (stopped) {
         relay_log(r, LOG_INFO_, NULL, "%s", stopped_by(atomic_load(&r->signal)));
@@ -326,6 +312,7 @@ static int open_and_run(struct relay *r, struct error *err)
 static int relay_run(struct cli *cli, struct error *err)
 {
     struct relay r = {.cli = cli,
+                      .drain = ((const struct relay_args *)cli_own(cli))->drain,
                       .wake_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC))};
     if (r.wake_fd < 0)
         return err_errno(err, ERR_UNAVAILABLE, errno, "could not create an eventfd");
@@ -335,7 +322,7 @@ static int relay_run(struct cli *cli, struct error *err)
     if (cli->settings.log_level == LOG_DEBUG_)
         hold_ms = 0;
     atomic_init(&r.log_level, cli->settings.log_level);
-    pthread_mutex_init(&r.wait.lock, NULL);
+    pthread_mutex_init(&r.admin_cfg.lock, NULL);
     notify_init(&r.notify);
     logger_init(&r.logger, (enum log_format)cli->settings.log_format, hold_ms, r.wake_fd);
 
@@ -349,7 +336,7 @@ static int relay_run(struct cli *cli, struct error *err)
     logger_flush(&r.logger);
     logger_release(&r.logger);
     notify_release(&r.notify);
-    pthread_mutex_destroy(&r.wait.lock);
+    pthread_mutex_destroy(&r.admin_cfg.lock);
     close(r.wake_fd);
     return result;
 }

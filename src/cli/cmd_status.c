@@ -7,8 +7,12 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/text.h"
 #include "cli/cli.h"
+
+struct status_args {
+    bool watch;
+    int64_t interval_ms;
+};
 
 #define NAMES_MAX 256 /* consumers whose rates are shown */
 
@@ -17,9 +21,9 @@ static volatile sig_atomic_t interrupted;
 static const struct option_def options[] = {
     OPTION_JSON,
     {"watch", NULL, "no", "repeat until interrupted, and show rates", option_bool,
-     ARG(status.watch), .env = true},
+     OWN(status_args, watch), .env = true},
     {"interval", "DURATION", "1s", "with --watch: time between updates", option_span,
-     ARG(status.interval_ms), .min = 10, .env = true},
+     OWN(status_args, interval_ms), .min = 10, .env = true},
     OPTION_END,
 };
 
@@ -33,10 +37,8 @@ struct counters {
  * before; at first n_before and before_ns are 0. */
 struct look {
     struct cli *cli;
-    struct store *st;
-    struct store_info info;
-    struct consumer_info *c;
-    size_t n;
+    const struct status_args *args;
+    struct listed_status status;
     struct counters before[NAMES_MAX];
     size_t n_before;
     int64_t before_ns, now_ns, before_head;
@@ -51,107 +53,92 @@ static int64_t per_second(const struct look *l, int64_t now, int64_t before)
     return (int64_t)((double)(now - before) * 1e9 / (double)span + 0.5);
 }
 
-/* ---- printing ---- */
-
 static struct listed_consumer row_of(const struct look *l, const struct consumer_info *c)
 {
-    struct listed_consumer row = {
-        .c = *c, .now_ms = l->info.now_ms, .delivered_per_s = -1, .read_per_s = -1};
+    struct listed_consumer row = fields_consumer_row(c, l->status.info.now_ms);
     for (size_t i = 0; i < l->n_before; i++) {
         const struct counters *m = &l->before[i];
         if (strcmp(m->name, c->spec.name) != 0)
             continue;
         row.delivered_per_s = per_second(l, c->delivered, m->delivered);
         row.read_per_s = per_second(l, c->position, m->position);
+        row.has_rates = row.delivered_per_s >= 0;
     }
     return row;
 }
 
-static int print_store(const struct look *l, struct error *err)
-{
-    const struct store_info *i = &l->info;
-    char age[HUMAN_AGE], kept[HUMAN_COUNT];
-    int64_t rate = per_second(l, i->head, l->before_head);
-    const char *url = output_store(l->cli, err);
-    struct buf b;
-    if (!url)
-        return -1;
-    buf_init(&b, 8192);
-    output_addf(&b, "store %s", url);
-    buf_addf(&b, ": %s%s kept, head %lld", i->events_exact ? "" : "about ",
-             human_count(i->events, "event", kept), (long long)i->head);
-    if (i->oldest_at)
-        buf_addf(&b, ", oldest %s old", human_age(clock_since(i->now_ms, i->oldest_at), age));
-    if (l->cli->args.status.watch && rate >= 0)
-        buf_addf(&b, ", %lld emitted/s", (long long)rate);
-    buf_adds(&b, "\n");
-    buf_adds(&b, l->n ? "\n" : "no consumers yet: a relay registers those it runs\n");
+/* ---- printing ---- */
 
-    int r = output_flush(&b, err);
-    buf_release(&b);
-    return r;
-}
-
-/* Prints the store, and a row for each consumer. Only --watch has two updates to compute rates
- * from. */
+/* Prints a line about the store, and a row for each consumer. Only --watch has two updates to
+ * compute rates from. */
 static int print_text(const struct look *l, struct error *err)
 {
+    const struct store_info *i = &l->status.info;
+    int64_t rate = per_second(l, i->head, l->before_head);
+    struct buf b;
+    buf_init(&b, 8192);
+    output_addf(&b, "store %s", l->status.url);
+    buf_addf(&b, ": %s%s kept, head %lld", i->events_exact ? "" : "about ",
+             human_count(i->events, "event"), (long long)i->head);
+    if (i->oldest_at)
+        buf_addf(&b, ", oldest %s old", human_age(clock_since(i->now_ms, i->oldest_at)));
+    if (l->args->watch && rate >= 0)
+        buf_addf(&b, ", %lld emitted/s", (long long)rate);
+    buf_adds(&b, "\n");
+    buf_adds(&b, l->status.n ? "\n" : "no consumers yet: a relay registers those it runs\n");
+    int r = output_flush(&b, err);
+    buf_release(&b);
+    if (r != 0)
+        return -1;
+
 #define COLUMNS "name state behind lag_ms- in_flight delivered parked dead "
     const char *columns = COLUMNS "trouble~";
-    if (l->cli->args.status.watch)
+    if (l->args->watch)
         columns = COLUMNS "delivered_per_s- read_per_s- trouble~";
 #undef COLUMNS
-    struct listing out;
-    if (print_store(l, err) != 0)
-        return -1;
-    if (output_listing(l->cli, &out, fields_consumer, columns, err) != 0)
-        return -1;
-    int r = 0;
-    for (size_t i = 0; i < l->n && r == 0; i++) {
-        struct listed_consumer row = row_of(l, &l->c[i]);
-        r = listing_add(&out, &row, err);
-    }
-    return listing_end(&out, r, err);
-}
-
-static int print_json(struct look *l, struct error *err)
-{
-    struct listed_consumer *rows = arena_alloc(&l->cli->arena, (l->n + 1) * sizeof *rows);
-    const char *url = output_store(l->cli, err);
-    if (!url)
-        return -1;
-    if (!rows)
-        return err_nomem(err);
-    for (size_t i = 0; i < l->n; i++)
-        rows[i] = row_of(l, &l->c[i]);
-
-    struct listed_status status = {.url = url, .info = l->info, .consumer = rows, .n = l->n};
-    return output_result(l->cli, fields_status, &status, NULL, err);
+    return output_rows(l->cli, fields_consumer, columns, l->status.consumer, l->status.n,
+                       sizeof *l->status.consumer, err);
 }
 
 /* ---- once, or repeatedly ---- */
+
+/* Reads the store and its consumers. */
+static int read_status(struct look *l, struct error *err)
+{
+    struct cli *cli = l->cli;
+    struct consumer_info *c;
+    size_t n;
+    arena_reset(&cli->arena);
+    if (cli->st->ops->info(cli->st, &l->status.info, err) != 0)
+        return -1;
+    if (cli->st->ops->consumer_list(cli->st, NULL, &cli->arena, &c, &n, err) != 0)
+        return -1;
+    l->now_ns = clock_mono(&clock_system);
+
+    struct listed_consumer *rows = arena_alloc(&cli->arena, (n + 1) * sizeof *rows);
+    if (!rows)
+        return err_nomem(err);
+    for (size_t i = 0; i < n; i++)
+        rows[i] = row_of(l, &c[i]);
+    l->status.consumer = rows;
+    l->status.n = n;
+    return output_masked(cli, cli->settings.store, &l->status.url, err);
+}
 
 /* Reads and prints the state once. The counters are stored only after they were printed, so that a
  * rate always covers the time between two tables. */
 static int show_once(struct look *l, struct error *err)
 {
-    struct store *st = l->st;
-    arena_reset(&l->cli->arena);
-    if (st->ops->info(st, &l->info, err) != 0)
+    if (read_status(l, err) != 0)
         return -1;
-    if (st->ops->consumer_list(st, NULL, &l->cli->arena, &l->c, &l->n, err) != 0)
-        return -1;
-    l->now_ns = clock_mono(&clock_system);
 
     /* On a terminal, --watch redraws from the top. */
-    const struct args *a = &l->cli->args;
-    bool redraws = a->status.watch && !a->json;
+    bool json = l->cli->args.json, redraws = l->args->watch && !json;
     if (redraws && isatty(STDOUT_FILENO))
         fputs("\033[H\033[2J", stdout);
-
     int r;
-    if (l->cli->args.json)
-        r = print_json(l, err);
+    if (json)
+        r = output_result(l->cli, fields_status, &l->status, NULL, err);
     else
         r = print_text(l, err);
     if (r != 0)
@@ -159,11 +146,11 @@ static int show_once(struct look *l, struct error *err)
 
     /* Keep the counters for the next update's rates. */
     l->before_ns = l->now_ns;
-    l->before_head = l->info.head;
-    l->n_before = l->n < NAMES_MAX ? l->n : NAMES_MAX;
+    l->before_head = l->status.info.head;
+    l->n_before = l->status.n < NAMES_MAX ? l->status.n : NAMES_MAX;
     for (size_t i = 0; i < l->n_before; i++) {
         struct counters *m = &l->before[i];
-        const struct consumer_info *c = &l->c[i];
+        const struct consumer_info *c = &l->status.consumer[i].c;
         snprintf(m->name, sizeof(m->name), "%s", c->spec.name);
         m->delivered = c->delivered;
         m->position = c->position;
@@ -177,16 +164,20 @@ static void on_signal(int number)
     interrupted = 1;
 }
 
-/* Repeats until SIGINT or SIGTERM, which end it with exit status 0. */
-static int show_repeatedly(struct look *l, struct error *err)
+/* With --watch it repeats until SIGINT or SIGTERM, which end it with exit status 0. */
+static int status_run(struct cli *cli, struct error *err)
 {
+    struct look l = {.cli = cli, .args = cli_own(cli)};
+    if (!l.args->watch)
+        return show_once(&l, err);
+
     struct sigaction stop = {.sa_handler = on_signal};
-    int64_t ms = l->cli->args.status.interval_ms;
+    int64_t ms = l.args->interval_ms;
     struct timespec pause = {.tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000 * MS_NS)};
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGTERM, &stop, NULL);
     while (!interrupted) {
-        if (show_once(l, err) != 0)
+        if (show_once(&l, err) != 0)
             return -1;
         if (!interrupted)
             nanosleep(&pause, NULL);
@@ -194,30 +185,23 @@ static int show_repeatedly(struct look *l, struct error *err)
     return 0;
 }
 
-static int status_run(struct cli *cli, struct error *err)
-{
-    struct look l = {.cli = cli};
-    l.st = commands_store(cli, err);
-    if (!l.st)
-        return -1;
-    if (cli->args.status.watch)
-        return show_repeatedly(&l, err);
-    return show_once(&l, err);
-}
-
 const struct command cmd_status[] = {
     {"status", NULL, NULL, "show the state of the store and its consumers", .options = options,
-     .json = JSON_OBJECT(fields_status), .run = status_run},
+     .opens = OPENS_STORE, .json = JSON_OBJECT(fields_status), .run = status_run},
     {NULL},
 };
 
 /* ---- high-water marks ---- */
 
+struct hwm_args {
+    const char *consumer;
+};
+
 static const struct option_def hwm_options[] = {
     {"consumer", "NAME", NULL,
      "only marks recorded by this consumer; without this option, marks may come from the roles of "
      "other consumers",
-     options_consumer_name, ARG(hwm.consumer)},
+     option_checked, OWN(hwm_args, consumer), .check = store_name_check},
     OPTION_JSON,
     OPTION_END,
 };
@@ -236,7 +220,7 @@ static int visit_mark(void *ctx, const char *consumer, const struct hwm *m, int6
 {
     struct high_marks *l = ctx;
     const struct args *a = &l->cli->args;
-    const char *wanted = a->hwm.consumer;
+    const char *wanted = ((const struct hwm_args *)cli_own(l->cli))->consumer;
     if (wanted && strcmp(wanted, consumer) != 0)
         return 0;
 
@@ -263,12 +247,8 @@ static int hwm_run(struct cli *cli, struct error *err)
 {
     struct high_marks l = {.cli = cli};
     const char *stream = cli->args.pos[0]; /* NULL: all */
-    struct store *st = commands_store(cli, err);
-    if (!st)
-        return -1;
-
     buf_init(&l.b, (size_t)64 << 20);
-    int r = st->ops->marks(st, stream, visit_mark, &l, err);
+    int r = cli->st->ops->marks(cli->st, stream, visit_mark, &l, err);
     if (r == 0 && stream && !l.any)
         r = err_set(
             err, ERR_NOTFOUND,
@@ -282,6 +262,7 @@ static int hwm_run(struct cli *cli, struct error *err)
 
 const struct command cmd_hwm[] = {
     {"hwm", NULL, "[STREAM]", "show the high-water mark of a stream: the last id written to it",
-     .options = hwm_options, .max = 1, .json = JSON_LINES(fields_mark), .run = hwm_run},
+     .options = hwm_options, .max = 1, .opens = OPENS_STORE, .json = JSON_LINES(fields_mark),
+     .run = hwm_run},
     {NULL},
 };

@@ -1,27 +1,18 @@
 /* cmd_trim.c: outbox trim, which deletes old events that no consumer needs. */
-#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/text.h"
 #include "cli/cli.h"
 
-/* Accepts any duration, including 0s, so a separate flag notes that one was given. */
-static int set_older_than(void *field, const char *value, const struct option_def *o,
-                          struct error *err)
-{
-    struct trim_args *a = field;
-    (void)o;
-    if (text_duration(value, &a->older_than_ms, err) != 0)
-        return -1;
-    a->older_than = true;
-    return 0;
-}
+struct trim_args {
+    struct number_arg older_than;
+};
 
 static const struct option_def options[] = {
     {"older-than", "DURATION", NULL,
      "minimum time since the last consumer received an event; retention if not given",
-     set_older_than, ARG(trim), .env = true},
+     commands_span, OWN(trim_args, older_than), .env = true},
     {"dry-run", NULL, "no", "only report what would be deleted", option_bool, ARG(dry_run),
      .env = true},
     OPTION_YES,
@@ -73,8 +64,6 @@ struct trimmed {
     struct trim_request req;
     struct trim_result did;
     const char *age;
-    const char *pin; /* NULL: no consumer keeps anything */
-    bool events_exact, keys_exact, inbox_exact, receipts_exact, kept_exact;
 };
 
 /* Idempotency keys, inbox rows and receipts are named only if there were any. */
@@ -82,7 +71,6 @@ static void trimmed_text(struct buf *b, const void *row)
 {
     const struct trimmed *r = row;
     const struct trim_result *t = &r->did;
-    char n[HUMAN_COUNT];
     const struct {
         int64_t n;
         bool more;
@@ -97,16 +85,16 @@ static void trimmed_text(struct buf *b, const void *row)
         kept = "would keep";
     }
 
-    buf_addf(b, "%s %s%s", deleted, about(t), human_count(t->events, "event", n));
+    buf_addf(b, "%s %s%s", deleted, about(t), human_count(t->events, "event"));
     for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++) {
         if (others[i].n)
             buf_addf(b, ", %s%s", at_least(others[i].more),
-                     human_count(others[i].n, others[i].noun, n));
+                     human_count(others[i].n, others[i].noun));
     }
     buf_addf(b, " older than %s\n", r->age);
     if (t->pin[0])
         output_addf(b, "%s %s%s: %s\n", kept, at_least(t->kept_more),
-                    human_count(t->kept_for_pin, "more event", n), t->pin);
+                    human_count(t->kept_for_pin, "more event"), t->pin);
 }
 
 #define AT(member) .at = offsetof(struct trimmed, member)
@@ -114,23 +102,22 @@ static const struct listing_field fields_trimmed[] = {
     {"dry_run", LISTING_BOOL, AT(req.dry_run), "true: nothing was deleted"},
     {"older_than", LISTING_TEXT, AT(age), "how old events had to be"},
     {"events", LISTING_INT, AT(did.events), "events that were deleted"},
-    {"events_exact", LISTING_BOOL, AT(events_exact), "false: events is an estimate"},
+    {"events_exact", LISTING_NOT, AT(did.events_about), "false: events is an estimate"},
     {"keys", LISTING_INT, AT(did.keys), "idempotency keys that were deleted"},
-    {"keys_exact", LISTING_BOOL, AT(keys_exact), "false: there are more"},
+    {"keys_exact", LISTING_NOT, AT(did.keys_more), "false: there are more"},
     {"inbox_rows", LISTING_INT, AT(did.inbox), "inbox rows that were deleted"},
-    {"inbox_rows_exact", LISTING_BOOL, AT(inbox_exact), "false: there are more"},
+    {"inbox_rows_exact", LISTING_NOT, AT(did.inbox_more), "false: there are more"},
     {"receipts", LISTING_INT, AT(did.receipts), "receipts that were deleted"},
-    {"receipts_exact", LISTING_BOOL, AT(receipts_exact), "false: there are more"},
+    {"receipts_exact", LISTING_NOT, AT(did.receipts_more), "false: there are more"},
     {"kept_for_pin", LISTING_INT, AT(did.kept_for_pin), "events old enough but still needed"},
-    {"kept_exact", LISTING_BOOL, AT(kept_exact), "false: there are more"},
-    {"pin", LISTING_TEXT, AT(pin), "the consumer that needs them, or null"},
+    {"kept_exact", LISTING_NOT, AT(did.kept_more), "false: there are more"},
+    {"pin", LISTING_CHARS, AT(did.pin), "the consumer that needs them, or null"},
     {NULL},
 };
 #undef AT
 
 /* Asks before deleting events that retention would keep. */
-static int ask_first(const struct cli *cli, struct store *st, const struct trim_request *req,
-                     struct error *err)
+static int ask_first(const struct cli *cli, const struct trim_request *req, struct error *err)
 {
     int64_t retention_ms = cli->settings.retention_ms;
     bool as_retention = retention_ms > 0 && req->older_than_ms >= retention_ms;
@@ -140,55 +127,50 @@ static int ask_first(const struct cli *cli, struct store *st, const struct trim_
     struct trim_request look = *req;
     struct trim_result would;
     look.dry_run = true;
-    if (trim_all(st, &look, &would, err) != 0)
+    if (trim_all(cli->st, &look, &would, err) != 0)
         return -1;
     if (would.events == 0)
         return 0;
 
-    char age[32], n[HUMAN_COUNT];
+    char age[32];
     text_duration_show(req->older_than_ms, age);
     return output_confirm(cli, err, "delete %s%s older than %s, which retention keeps for longer",
-                          about(&would), human_count(would.events, "event", n), age);
+                          about(&would), human_count(would.events, "event"), age);
 }
 
-/* Trims by --older-than or, without it, by retention. With retention off, the option is
- * required. */
+/* With retention off, --older-than is required. */
+static int trim_check(struct cli *cli, struct error *err)
+{
+    const struct trim_args *a = cli_own(cli);
+    if (a->older_than.given || cli->settings.retention_ms > 0)
+        return 0;
+    return commands_usage(
+        err, "retention is 0s, so events are kept forever; --older-than deletes them anyway");
+}
+
+/* Trims by --older-than or, without it, by retention. */
 static int trim_run(struct cli *cli, struct error *err)
 {
-    const struct trim_args *a = &cli->args.trim;
-    struct trim_request req = {.older_than_ms = a->older_than_ms,
+    const struct trim_args *a = cli_own(cli);
+    struct trim_request req = {.older_than_ms = a->older_than.value,
                                .inbox_ms = cli->settings.inbox_ms,
                                .dry_run = cli->args.dry_run};
-    if (!a->older_than)
+    if (!a->older_than.given)
         req.older_than_ms = cli->settings.retention_ms;
-    if (!a->older_than && req.older_than_ms == 0)
-        return options_usage(
-            err, "retention is 0s, so events are kept forever; --older-than deletes them anyway");
-
-    struct trimmed done = {.req = req};
-    struct store *st = commands_store(cli, err);
-    if (!st)
+    if (ask_first(cli, &req, err) != 0)
         return -1;
-    int r = ask_first(cli, st, &req, err);
-    if (r == 0)
-        r = trim_all(st, &req, &done.did, err);
-    if (r != 0)
+    struct trimmed done = {.req = req};
+    if (trim_all(cli->st, &req, &done.did, err) != 0)
         return -1;
     char age[32];
     text_duration_show(req.older_than_ms, age);
     done.age = age;
-    if (done.did.pin[0])
-        done.pin = done.did.pin;
-    done.events_exact = !done.did.events_about;
-    done.keys_exact = !done.did.keys_more;
-    done.inbox_exact = !done.did.inbox_more;
-    done.receipts_exact = !done.did.receipts_more;
-    done.kept_exact = !done.did.kept_more;
     return output_result(cli, fields_trimmed, &done, trimmed_text, err);
 }
 
 const struct command cmd_trim[] = {
     {"trim", NULL, NULL, "delete old events that every consumer has received", .options = options,
-     .json = JSON_OBJECT(fields_trimmed), .run = trim_run},
+     .opens = OPENS_STORE, .json = JSON_OBJECT(fields_trimmed), .check = trim_check,
+     .run = trim_run},
     {NULL},
 };

@@ -16,35 +16,10 @@
 
 #define PAYLOAD_LIMIT (INT64_C(64) * 1024 * 1024) /* limit of the stores' tables */
 
-static int set_store(void *field, const char *value, const struct option_def *o, struct error *err)
-{
-    if (store_url_check(value, err) != 0)
-        return -1;
-    return option_text(field, value, o, err);
-}
-
-static int set_listen(void *field, const char *value, const struct option_def *o, struct error *err)
+static int check_listen(const char *value, struct error *err)
 {
     struct admin_address a;
-    if (admin_address_parse(value, &a, err) != 0)
-        return -1;
-    return option_text(field, value, o, err);
-}
-
-static int set_listen_token_env(void *field, const char *value, const struct option_def *o,
-                                struct error *err)
-{
-    if (access_token_variable(value, err) != 0)
-        return -1;
-    return option_text(field, value, o, err);
-}
-
-static int set_listen_hosts(void *field, const char *value, const struct option_def *o,
-                            struct error *err)
-{
-    if (access_hosts_check(value, err) != 0)
-        return -1;
-    return option_text(field, value, o, err);
+    return admin_address_parse(value, &a, err);
 }
 
 /* Accepts modes that let the owner connect and have no execute bits. */
@@ -77,7 +52,7 @@ const struct option_def config_options[] = {
     {"store", "URL", NULL,
      "database that holds the outbox: postgres://USER@HOST/DB, mariadb://USER@HOST/DB or "
      "sqlite:PATH",
-     set_store, AT(store)},
+     option_checked, AT(store), .check = store_url_check},
     {"busy-timeout", "DURATION", "5s", "how long to wait for a locked SQLite database", option_span,
      AT(busy_ms), .min = 1},
     {"max-payload", "SIZE", "1MiB", "maximum size of a payload, at most 64MiB", option_size,
@@ -94,15 +69,16 @@ const struct option_def config_options[] = {
      .names = color_names},
     SUPERVISOR_OPTIONS(AT),
     {"listen", "ADDRESS:PORT|unix:PATH", NULL,
-     "serve /metrics, /livez and /readyz here, such as 127.0.0.1:8025", set_listen, AT(listen)},
+     "serve /metrics, /livez and /readyz here, such as 127.0.0.1:8025", option_checked, AT(listen),
+     .check = check_listen},
     {"listen-token-file", "FILE", NULL,
      "file with the bearer token to require; without one, other machines can only read /livez and "
      "/readyz",
      option_name, AT(listen_token_file)},
-    {"listen-token-env", "NAME", NULL, "environment variable with that token", set_listen_token_env,
-     AT(listen_token_env)},
+    {"listen-token-env", "NAME", NULL, "environment variable with that token", option_checked,
+     AT(listen_token_env), .check = access_token_variable},
     {"listen-hosts", "LIST", NULL, "further host names to accept in the Host header; * accepts any",
-     set_listen_hosts, AT(listen_hosts)},
+     option_checked, AT(listen_hosts), .check = access_hosts_check},
     {"listen-mode", "MODE", "0660", "permissions of the socket unix:PATH", set_listen_mode,
      AT(listen_mode)},
     {"stuck-after", "DURATION", "60s",
@@ -123,24 +99,20 @@ void config_init(struct config *c)
 
 void config_release(struct config *c)
 {
-    for (int i = 0; i < ORIGINS; i++) {
-        free(c->names[i].name);
-        free(c->names[i].where);
-    }
+    free(c->named);
     free(c->given);
     free(c->problem);
     arena_release(&c->arena);
     config_init(c);
 }
 
-/* Copies s, which may be NULL, into the config. It returns false if there is no memory. */
-static bool copy_text(struct config *c, const char *s, const char **ret)
+/* Replaces a text, which may be NULL, by a copy in the config. It returns false without memory. */
+static bool keep_text(struct config *c, const char **text)
 {
-    *ret = NULL;
-    if (!s)
+    if (!*text)
         return true;
-    *ret = arena_bytes(&c->arena, s, strlen(s));
-    return *ret != NULL;
+    *text = arena_bytes(&c->arena, *text, strlen(*text));
+    return *text != NULL;
 }
 
 /* Applies the value to a target that is thrown away. */
@@ -165,32 +137,30 @@ int config_add(struct config *c, const struct given *g, struct error *err)
     if (check_value(g->def, g->value, err) != 0)
         return -1;
 
+    struct given new = *g;
     struct given *grown = array_grow(c->given, c->n_given, sizeof *grown);
-    if (!grown)
-        return err_nomem(err);
-    c->given = grown;
-
-    struct given new = {.def = g->def, .origin = g->origin};
-    bool copied = copy_text(c, g->consumer, &new.consumer) && copy_text(c, g->value, &new.value) &&
-                  copy_text(c, g->where, &new.where);
-    if (!copied)
+    if (grown)
+        c->given = grown;
+    bool kept = grown && keep_text(c, &new.consumer) && keep_text(c, &new.value) &&
+                keep_text(c, &new.where);
+    if (!kept)
         return err_nomem(err);
     grown[c->n_given++] = new;
     return 0;
 }
 
-int config_complain(struct config *c, const struct problem *p, struct error *err)
+void config_complain(void *config, const struct problem *p)
 {
+    struct config *c = config;
+    struct problem new = *p;
     struct problem *grown = array_grow(c->problem, c->n_problems, sizeof *grown);
-    if (!grown)
-        return err_nomem(err);
-    c->problem = grown;
-
-    struct problem new = {.warning = p->warning};
-    if (!copy_text(c, p->where, &new.where) || !copy_text(c, p->text, &new.text))
-        return err_nomem(err);
-    grown[c->n_problems++] = new;
-    return 0;
+    if (grown)
+        c->problem = grown;
+    bool kept = grown && keep_text(c, &new.where) && keep_text(c, &new.text);
+    if (kept)
+        grown[c->n_problems++] = new;
+    else
+        c->nomem = true;
 }
 
 int config_wrong(struct config *c, const char *where, struct error *err)
@@ -198,71 +168,48 @@ int config_wrong(struct config *c, const char *where, struct error *err)
     if (!c->gather || err->code == ERR_NOMEM)
         return err_prefix(err, "%s", where);
 
-    struct problem p = {where, err->text, false};
-    return config_complain(c, &p, err);
+    config_complain(c, &(struct problem){where, err->text, false});
+    return 0;
 }
 
 int config_add_name(struct config *c, enum origin origin, const char *name, const char *where,
                     struct error *err)
 {
-    struct consumer_names *names = &c->names[origin];
     if (store_name_check(name, err) != 0)
         return -1;
-    for (size_t i = 0; i < names->n; i++) {
-        if (strcmp(names->name[i], name) == 0)
+    for (size_t i = 0; i < c->n_named; i++) {
+        if (c->named[i].origin == origin && strcmp(c->named[i].name, name) == 0)
             return err_set(err, ERR_CONFIG, "consumer \"%s\" is already defined", name);
     }
 
-    const char **grown = array_grow(names->name, names->n, sizeof *grown);
-    if (!grown)
+    struct named new = {name, where, origin};
+    struct named *grown = array_grow(c->named, c->n_named, sizeof *grown);
+    if (grown)
+        c->named = grown;
+    bool kept = grown && keep_text(c, &new.name) && keep_text(c, &new.where);
+    if (!kept)
         return err_nomem(err);
-    names->name = grown;
-    grown = array_grow(names->where, names->n, sizeof *grown);
-    if (!grown)
-        return err_nomem(err);
-    names->where = grown;
-
-    bool copied = copy_text(c, name, &names->name[names->n]) &&
-                  copy_text(c, where, &names->where[names->n]);
-    if (!copied)
-        return err_nomem(err);
-    names->n++;
+    grown[c->n_named++] = new;
     return 0;
 }
 
-/* Makes a bad value a usage error; in the environment or the file it is a bad setting. */
 int config_flag(struct config *c, const char *consumer, const struct option_def *def,
                 const char *value, struct error *err)
 {
     char where[80];
     snprintf(where, sizeof(where), "--%s", def->name);
-
-    struct given g = {def, ORIGIN_FLAG, consumer, value, where};
-    if (config_add(c, &g, err) != 0)
-        return options_invalid(def->name, err);
-    return 0;
-}
-
-int config_flag_consumer(struct config *c, const char *name, struct error *err)
-{
-    if (config_add_name(c, ORIGIN_FLAG, name, "--consumer", err) != 0)
-        return options_invalid("consumer", err);
-    return 0;
+    return config_add(c, &(struct given){def, ORIGIN_FLAG, consumer, value, where}, err);
 }
 
 /* While gathering problems, treat an unreadable file as a problem. */
 int config_load(struct config *c, const char *path, bool consumers, struct error *err)
 {
-    if (config_environment(c, config_options, err) != 0)
-        return -1;
-    if (config_environment(c, consumer_options, err) != 0)
-        return -1;
-    if (config_environment_slips(c, err) != 0)
+    if (config_environment(c, err) != 0)
         return -1;
     if (path && config_file(c, path, err) != 0) {
-        struct problem p = {.text = err->text};
-        if (!c->gather || err->code == ERR_NOMEM || config_complain(c, &p, err) != 0)
+        if (!c->gather || err->code == ERR_NOMEM)
             return -1;
+        config_complain(c, &(struct problem){NULL, err->text, false});
     }
     if (!consumers)
         return 0;
@@ -279,9 +226,10 @@ int config_again(const struct config *from, struct config *ret, struct error *er
             return -1;
     }
 
-    const struct consumer_names *names = &from->names[ORIGIN_FLAG];
-    for (size_t i = 0; i < names->n; i++) {
-        if (config_flag_consumer(ret, names->name[i], err) != 0)
+    for (size_t i = 0; i < from->n_named; i++) {
+        const struct named *f = &from->named[i];
+        bool flag = f->origin == ORIGIN_FLAG;
+        if (flag && config_add_name(ret, ORIGIN_FLAG, f->name, f->where, err) != 0)
             return -1;
     }
     return config_load(ret, from->path, true, err);
@@ -289,28 +237,19 @@ int config_again(const struct config *from, struct config *ret, struct error *er
 
 /* ---- values in effect ---- */
 
-/* Orders values of the same option: the later origin first, then the value that names the
- * consumer. */
-static int rank_of(const struct given *g)
-{
-    int rank = 2 * (int)g->origin;
-    if (g->consumer)
-        rank++;
-    return rank;
-}
-
 const struct given *config_get(const struct config *c, const char *consumer,
                                const struct option_def *def)
 {
     const struct given *best = NULL;
+    int highest = 0;
     for (size_t i = 0; i < c->n_given; i++) {
         const struct given *g = &c->given[i];
-        bool for_all = !g->consumer;
-        bool for_it = g->consumer && consumer && strcmp(g->consumer, consumer) == 0;
-        if (g->def != def || (!for_all && !for_it))
+        bool names_it = g->consumer && consumer && strcmp(g->consumer, consumer) == 0;
+        int rank = 2 * (int)g->origin + names_it; /* the origin counts more */
+        if (g->def != def || (g->consumer && !names_it) || rank < highest)
             continue;
-        if (!best || rank_of(g) >= rank_of(best))
-            best = g;
+        best = g;
+        highest = rank;
     }
     return best;
 }
@@ -343,12 +282,30 @@ int config_settings(const struct config *c, struct settings *ret, struct error *
     return 0;
 }
 
-const char *const *config_consumers(const struct config *c, size_t *ret_n)
+const struct named *config_consumers(const struct config *c, size_t *ret_n)
 {
-    /* Names are not merged: the first origin with any names decides. */
-    enum origin from = ORIGIN_FLAG;
-    while (from > ORIGIN_FILE && c->names[from].n == 0)
-        from--;
-    *ret_n = c->names[from].n;
-    return c->names[from].name;
+    /* Names are not merged: the highest origin with any names decides. */
+    const struct named *first = NULL;
+    *ret_n = 0;
+    for (size_t i = 0; i < c->n_named; i++) {
+        const struct named *named = &c->named[i];
+        if (!first || named->origin > first->origin) {
+            first = named;
+            *ret_n = 0;
+        }
+        if (named->origin == first->origin)
+            ++*ret_n;
+    }
+    return first;
+}
+
+const char *config_where_named(const struct config *c, const char *consumer)
+{
+    const struct named *best = NULL;
+    for (size_t i = 0; i < c->n_named; i++) {
+        const struct named *named = &c->named[i];
+        if (strcmp(named->name, consumer) == 0 && (!best || named->origin > best->origin))
+            best = named;
+    }
+    return best ? best->where : NULL;
 }

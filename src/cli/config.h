@@ -18,7 +18,6 @@
 
 /* Where a value comes from; a later origin overrides an earlier one. */
 enum origin { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_ENV, ORIGIN_FLAG };
-#define ORIGINS 4
 
 /* The options of the [outbox] section as they take effect. Strings are borrowed from the config. */
 struct settings {
@@ -53,10 +52,10 @@ struct given {
     const char *where; /* "--lease", "OUTBOX_LEASE", "outbox.conf:12" */
 };
 
-/* The names of consumers from one origin, in the order given, and where each is named. */
-struct consumer_names {
-    const char **name, **where;
-    size_t n;
+/* The name of a consumer to run. */
+struct named {
+    const char *name, *where;
+    enum origin origin;
 };
 
 /* A problem with the settings. */
@@ -67,34 +66,32 @@ struct problem {
 };
 
 /* All values given. (1) With gather set, an invalid value is added to the problems and reading
- * continues; without it, reading ends with the first. (2) The strings are in the arena. */
+ * continues; without it, reading ends with the first. (2) The strings are in the arena. (3) The
+ * names of an origin stand together, in the order given. */
 struct config {
     struct arena arena;
     struct given *given;
     size_t n_given;
-    struct consumer_names names[ORIGINS];
+    struct named *named;
+    size_t n_named;
     const char *path; /* the file that was loaded; NULL if none was */
     bool gather;
     struct problem *problem;
     size_t n_problems;
+    bool nomem; /* memory for a problem ran out */
 };
 
 void config_init(struct config *c);
 void config_release(struct config *c);
-/* config_flag adds a value from the arguments; an invalid one is a usage error. consumer may be
- * NULL. */
+/* config_flag adds a value from the arguments. consumer may be NULL. */
 int config_flag(struct config *c, const char *consumer, const struct option_def *def,
                 const char *value, struct error *err);
-/* config_flag_consumer adds the name of `--consumer NAME`. */
-int config_flag_consumer(struct config *c, const char *name, struct error *err);
 /* config_load adds the values of the environment (OUTBOX_<OPTION>) and, unless path is NULL, of the
  * config file. With `consumers` it also reads OUTBOX_CONSUMERS and
  * OUTBOX_CONSUMER_<NAME>_<OPTION>. */
 int config_load(struct config *c, const char *path, bool consumers, struct error *err);
 /* config_file adds the values of the config file alone. */
 int config_file(struct config *c, const char *path, struct error *err);
-/* config_complain adds a copy of the problem. It fails only if memory runs out. */
-int config_complain(struct config *c, const struct problem *p, struct error *err);
 /* config_again builds a new config from the flags of `from` and the current environment and file.
  * The caller releases *ret, even after a failure. */
 int config_again(const struct config *from, struct config *ret, struct error *err);
@@ -112,13 +109,16 @@ const char *config_value(const struct config *c, const char *consumer,
 int config_settings(const struct config *c, struct settings *ret, struct error *err);
 /* config_consumers returns the names of the consumers to run: those of the arguments, else those of
  * the environment, else those of the file. */
-const char *const *config_consumers(const struct config *c, size_t *ret_n);
+const struct named *config_consumers(const struct config *c, size_t *ret_n);
 /* config_check looks for problems that would prevent a relay from running these consumers: no
  * consumer is defined, one has no sink, its options contradict each other, or its sink cannot be
  * opened. Opening a sink reads the files it needs; it connects only with `connect`. Each problem is
  * passed to `visit`, which copies what it keeps. The relay itself runs this check before it
  * starts. */
 typedef void config_visit(void *ctx, const struct problem *p);
+/* config_complain is a config_visit that adds a copy of the problem to the config, or sets
+ * nomem. */
+config_visit config_complain;
 void config_check(const struct config *c, bool connect, config_visit *visit, void *ctx);
 /* config_mask appends a value with *** in place of the passwords in its URLs, and of the path and
  * query of a webhook. */
@@ -155,17 +155,12 @@ int config_add_name(struct config *c, enum origin origin, const char *name, cons
  * adds this one and returns 0, so that reading continues. Otherwise it puts `where` before the text
  * and returns -1. */
 int config_wrong(struct config *c, const char *where, struct error *err);
-/* config_environment adds the values of the variables OUTBOX_<OPTION>, for the options of a
- * table. */
-int config_environment(struct config *c, const struct option_def *table, struct error *err);
-/* config_environment_slips refuses a variable that misspells one of ours by one letter. */
-int config_environment_slips(struct config *c, struct error *err);
+/* config_environment adds the values of the variables OUTBOX_<OPTION>, and refuses a variable that
+ * misspells one of ours by one letter. */
+int config_environment(struct config *c, struct error *err);
 /* config_environment_consumers reads OUTBOX_CONSUMERS and OUTBOX_CONSUMER_<NAME>_<OPTION>. The
  * names of consumers from flags and file must have been added before. */
 int config_environment_consumers(struct config *c, struct error *err);
-/* config_upper spells a name as a variable does, in place: in upper case, with _ for '-' and
- * '.'. */
-void config_upper(char *name);
 /* config_where_named returns where a consumer is named ("--consumer", "outbox.conf:12"); NULL if it
  * is not known. */
 const char *config_where_named(const struct config *c, const char *consumer);
@@ -174,6 +169,17 @@ const char *config_where_named(const struct config *c, const char *consumer);
 #define CONFIG_OPEN_LISTEN \
     "other machines may reach it, and no token is set: only /livez and /readyz are served; set " \
     "listen-token-file, or listen on 127.0.0.1 or unix:PATH"
+
+/* One check of the settings. */
+struct config_checking {
+    const struct config *c;
+    bool connect;
+    config_visit *visit;
+    void *ctx;
+};
+/* config_tell passes a problem, or a warning, with a formatted text to visit. */
+void config_tell(const struct config_checking *k, bool warning, const char *where, const char *fmt,
+                 ...) __attribute__((format(printf, 4, 5)));
 
 /* config_try_sink opens the sink of a consumer and, with `connect`, waits for an answer from its
  * peer. If it was opened, *ret is the state of its broker; ret may be NULL. */

@@ -1,6 +1,7 @@
 /* config_check.c: checks whether a relay could run with the settings. `config check` and the relay
  * call the same function, so the check predicts the relay's result. */
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,23 +53,20 @@ int config_try_sink(const struct consumer *c, bool connect, struct sink_broker *
 
 /* ---- checking ---- */
 
-/* One check of all consumers. */
-struct checking {
-    const struct config *c;
-    bool connect;
-    config_visit *visit;
-    void *ctx;
-};
-
-static void tell_problem(const struct checking *k, const char *where, const char *text,
-                         bool warning)
+void config_tell(const struct config_checking *k, bool warning, const char *where, const char *fmt,
+                 ...)
 {
-    struct problem p = {where, text, warning};
-    k->visit(k->ctx, &p);
+    char text[5000]; /* room for the path of a file */
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    k->visit(k->ctx, &(struct problem){where, text, warning});
 }
 
 /* Returns where an option is set or, if it is not set, where its consumer is named. */
-static const char *where_of(const struct checking *k, const char *consumer, const char *option)
+static const char *where_of(const struct config_checking *k, const char *consumer,
+                            const char *option)
 {
     const struct given *g = config_find(k->c, consumer, option);
     if (g)
@@ -76,7 +74,8 @@ static const char *where_of(const struct checking *k, const char *consumer, cons
     return config_where_named(k->c, consumer);
 }
 
-static const char *value_of(const struct checking *k, const char *consumer, const char *option)
+static const char *value_of(const struct config_checking *k, const char *consumer,
+                            const char *option)
 {
     return config_value(k->c, consumer, option_find(consumer_options, option));
 }
@@ -89,7 +88,7 @@ static bool names_file(const struct option_def *o)
 
 /* Returns the option that an error mentions, by its name or by the file it names, or NULL: the
  * error is about the sink. */
-static const struct given *culprit_of(const struct checking *k, const char *consumer,
+static const struct given *culprit_of(const struct config_checking *k, const char *consumer,
                                       const char *text)
 {
     for (const struct option_def *o = consumer_options; o->name; o++) {
@@ -153,7 +152,7 @@ int config_consumer(const struct config *c, const char *name, struct consumer *r
     return build_consumer(c, &as_given, ret, err);
 }
 
-static int try_consumer(const struct checking *k, const struct trial *t, struct error *err)
+static int try_consumer(const struct config_checking *k, const struct trial *t, struct error *err)
 {
     struct consumer c;
     *err = (struct error){0};
@@ -174,8 +173,8 @@ struct patch {
 
 /* Tries the URL with one change. If the problem disappears, the trial keeps the new URL and
  * mends_url returns true. */
-static bool mends_url(const struct checking *k, struct trial *t, const char *url, struct patch p,
-                      const char *problem)
+static bool mends_url(const struct config_checking *k, struct trial *t, const char *url,
+                      struct patch p, const char *problem)
 {
     struct trial with = *t;
     struct error err;
@@ -192,102 +191,82 @@ static bool mends_url(const struct checking *k, struct trial *t, const char *url
     return true;
 }
 
-/* Leaves out one parameter after the other. A stream is required, so it is renamed instead, or
- * added in case it is missing. */
-static bool mend_query(const struct checking *k, struct trial *t, const char *url,
-                       const char *problem)
+#define PATCHES 32
+
+/* Lists changes that may remove a problem: leave out one parameter after the other; a stream is
+ * required, so rename it, or add it in case it is missing; leave out the user and password, replace
+ * the host, then the path. */
+static size_t patches_of(const char *url, struct patch out[PATCHES])
 {
-    size_t query = strcspn(url, "?");
-    for (size_t at = query; url[at];) {
+    size_t query = strcspn(url, "?"), n = 0;
+    for (size_t at = query; url[at] && n < PATCHES - 4;) {
         struct patch p = {.at = at + 1, .n = strcspn(url + at + 1, "&"), .by = ""};
         const char *parameter = url + p.at;
         if (strncmp(parameter, "stream=", 7) == 0)
             p.by = "stream=x";
-        bool changes = p.n > 0 && strncmp(parameter, "stream=x", p.n) != 0;
-        if (changes && mends_url(k, t, url, p, problem))
-            return true;
+        if (p.n > 0 && strncmp(parameter, "stream=x", p.n) != 0)
+            out[n++] = p;
         at = p.at + p.n;
     }
+    if (!strstr(url + query, "stream="))
+        out[n++] = (struct patch){strlen(url), 0, url[query] ? "&stream=x" : "?stream=x"};
 
-    if (strstr(url + query, "stream="))
-        return false;
-    const char *missing = url[query] ? "&stream=x" : "?stream=x";
-    return mends_url(k, t, url, (struct patch){strlen(url), 0, missing}, problem);
+    const char *scheme_end = strstr(url, "://");
+    if (!scheme_end || (size_t)(scheme_end - url) > query)
+        return n;
+    size_t from = (size_t)(scheme_end - url) + 3, host = strcspn(url + from, "/?");
+    const char *at = memrchr(url + from, '@', host);
+    if (at)
+        out[n++] = (struct patch){from, (size_t)(at + 1 - url) - from, ""};
+    out[n++] = (struct patch){from, host, "127.0.0.1"};
+    if (query > from + host)
+        out[n++] = (struct patch){from + host, query - from - host, "/"};
+    return n;
 }
 
-/* Leaves out the user and password, replaces the host, then the path. */
-static bool mend_authority(const struct checking *k, struct trial *t, const char *url,
-                           const char *problem)
+/* Changes the part of the URL that causes a problem, so that the next trial can find others; false
+ * if none does. */
+static bool mend_url(const struct config_checking *k, struct trial *t, const char *problem)
 {
-    const char *scheme_end = strstr(url, "://");
-    size_t query = strcspn(url, "?");
-    if (!scheme_end || (size_t)(scheme_end - url) > query)
-        return false;
-
-    size_t from = (size_t)(scheme_end - url) + 3, n = strcspn(url + from, "/?");
-    const char *at = memrchr(url + from, '@', n);
-    if (at) {
-        struct patch user = {from, (size_t)(at + 1 - url) - from, ""};
-        if (mends_url(k, t, url, user, problem))
+    struct patch patches[PATCHES];
+    const char *url = t->url ? t->url : value_of(k, t->name, "sink");
+    size_t n = patches_of(url, patches);
+    for (size_t i = 0; i < n; i++) {
+        if (mends_url(k, t, url, patches[i], problem))
             return true;
     }
-
-    struct patch host = {from, n, "127.0.0.1"};
-    if (mends_url(k, t, url, host, problem))
-        return true;
-
-    from += n;
-    struct patch path = {from, query - from, "/"};
-    return query > from && mends_url(k, t, url, path, problem);
+    return false;
 }
 
 /* Reports unreadable files that the trials did not reach. */
-static void check_files(const struct checking *k, const struct trial *t)
+static void check_files(const struct config_checking *k, const struct trial *t)
 {
-    char text[600];
     for (const struct option_def *o = consumer_options; o->name; o++) {
         const struct given *g = config_get(k->c, t->name, o);
         if (!g || !names_file(o) || left_out(t, g))
             continue;
-        if (access(g->value, R_OK) == 0)
-            continue;
-        snprintf(text, sizeof(text), "consumer \"%s\": could not read %s: %s", t->name, g->value,
-                 strerror(errno));
-        tell_problem(k, g->where, text, false);
+        if (access(g->value, R_OK) != 0)
+            config_tell(k, false, g->where, "consumer \"%s\": could not read %s: %s", t->name,
+                        g->value, strerror(errno));
     }
 }
 
 /* Reports one problem after the other, each time leaving out the option or the part of the URL that
  * caused the previous one. */
-static void check_sink(const struct checking *k, const char *name)
+static void check_sink(const struct config_checking *k, const char *name)
 {
     struct trial t = {.name = name};
     struct error err;
-    char text[sizeof(err.text) + STORE_NAME_MAX + 32];
-    for (size_t told = 0; told < WITHOUT_MAX; told++) {
-        if (try_consumer(k, &t, &err) == 0)
-            break;
-
+    for (size_t told = 0; told < WITHOUT_MAX && try_consumer(k, &t, &err) != 0; told++) {
         const struct given *g = culprit_of(k, name, err.text);
-        const char *where = where_of(k, name, "sink");
-        if (g)
-            where = g->where;
-        snprintf(text, sizeof(text), "consumer \"%s\": %s", name, err.text);
-        tell_problem(k, where, text, false);
-
+        config_tell(k, false, g ? g->where : where_of(k, name, "sink"), "consumer \"%s\": %s", name,
+                    err.text);
         if (g && !left_out(&t, g)) {
             t.without[t.n++] = g;
             continue;
         }
-        /* Find the part of the URL that causes the problem, so that the next trial can find
-         * others. */
-        const char *url = t.url ? t.url : value_of(k, name, "sink");
-        bool about_url = !g && err.code == ERR_CONFIG;
-        if (about_url && mend_query(k, &t, url, err.text))
+        if (!g && err.code == ERR_CONFIG && mend_url(k, &t, err.text))
             continue;
-        if (about_url && mend_authority(k, &t, url, err.text))
-            continue;
-
         if (strncmp(value_of(k, name, "sink"), "http", 4) == 0)
             check_files(k, &t);
         break;
@@ -297,33 +276,29 @@ static void check_sink(const struct checking *k, const char *name)
 
 /* ---- one consumer ---- */
 
-static void check_consumer(const struct checking *k, const char *name)
+static void check_consumer(const struct config_checking *k, const char *name)
 {
-    char text[2 * STORE_NAME_MAX + 200];
     bool global = strcmp(value_of(k, name, "order"), "global") == 0;
     bool one_lane = strcmp(value_of(k, name, "lanes"), "1") == 0;
-    if (global && !one_lane) {
-        snprintf(text, sizeof(text),
-                 "consumer \"%s\": order = global has one lane; remove lanes, or use order = key",
-                 name);
-        tell_problem(k, where_of(k, name, "lanes"), text, false);
-    }
-    if (value_of(k, name, "sink")) {
+    if (global && !one_lane)
+        config_tell(
+            k, false, where_of(k, name, "lanes"),
+            "consumer \"%s\": order = global has one lane; remove lanes, or use order = key", name);
+    if (value_of(k, name, "sink"))
         check_sink(k, name);
-        return;
-    }
-    snprintf(text, sizeof(text),
-             "consumer \"%s\" has no sink; add --sink URL after --consumer %s, sink = URL to its "
-             "section, or set OUTBOX_CONSUMER_<NAME>_SINK",
-             name, name);
-    tell_problem(k, config_where_named(k->c, name), text, false);
+    else
+        config_tell(
+            k, false, config_where_named(k->c, name),
+            "consumer \"%s\" has no sink; add --sink URL after --consumer %s, sink = URL to "
+            "its section, or set OUTBOX_CONSUMER_<NAME>_SINK",
+            name, name);
 }
 
 /* ---- the HTTP server ---- */
 
 /* Checks the tokens of the HTTP server, and warns of a file that other users can read. It returns
  * false if no token is set. */
-static bool check_tokens(const struct checking *k)
+static bool check_tokens(const struct config_checking *k)
 {
     const struct given *file = config_find(k->c, NULL, "listen-token-file");
     const struct given *variable = config_find(k->c, NULL, "listen-token-env");
@@ -337,20 +312,17 @@ static bool check_tokens(const struct checking *k)
                            &err) == 0)
         access_tokens_free(tokens);
     else
-        tell_problem(k, (file ? file : variable)->where, err.text, false);
+        config_tell(k, false, (file ? file : variable)->where, "%s", err.text);
 
     bool is_open = file && stat(file->value, &st) == 0 && (st.st_mode & (S_IROTH | S_IWOTH));
-    if (is_open) {
-        char text[600];
-        snprintf(text, sizeof(text),
-                 "any user of this machine can read or write %s; chmod o-rwx it", file->value);
-        tell_problem(k, file->where, text, true);
-    }
+    if (is_open)
+        config_tell(k, true, file->where,
+                    "any user of this machine can read or write %s; chmod o-rwx it", file->value);
     return true;
 }
 
 /* Warns if others can reach the HTTP server and no token is required. */
-static void check_listen(const struct checking *k)
+static void check_listen(const struct config_checking *k)
 {
     const struct given *listen = config_find(k->c, NULL, "listen");
     struct admin_address a;
@@ -359,22 +331,21 @@ static void check_listen(const struct checking *k)
         return;
     if (admin_address_parse(listen->value, &a, NULL) != 0 || admin_loopback(&a))
         return;
-    tell_problem(k, listen->where, CONFIG_OPEN_LISTEN, true);
+    config_tell(k, true, listen->where, CONFIG_OPEN_LISTEN);
 }
 
 void config_check(const struct config *c, bool connect, config_visit *visit, void *ctx)
 {
-    struct checking k = {c, connect, visit, ctx};
+    struct config_checking k = {c, connect, visit, ctx};
     size_t n;
-    const char *const *names = config_consumers(c, &n);
+    const struct named *names = config_consumers(c, &n);
     if (n == 0)
-        tell_problem(
-            &k, c->path,
-            "no consumers to run; use --consumer NAME --sink URL, name them in OUTBOX_CONSUMERS, "
-            "or use -c with a config file that has a [consumer NAME] section",
-            false);
+        config_tell(&k, false, c->path,
+                    "no consumers to run; use --consumer NAME --sink URL, name them in "
+                    "OUTBOX_CONSUMERS, or use -c with a config file that has a [consumer NAME] "
+                    "section");
     for (size_t i = 0; i < n; i++)
-        check_consumer(&k, names[i]);
+        check_consumer(&k, names[i].name);
     check_listen(&k);
     config_cautions(c, visit, ctx);
 }

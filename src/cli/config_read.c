@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/char.h"
+#include "base/fd.h"
 #include "base/ini.h"
 #include "base/text.h"
 #include "cli/cli.h"
@@ -22,7 +23,6 @@ struct reading {
     struct config *config;
     const char *path;
     struct ini_reading ini;
-    struct error nomem; /* set if memory for a problem ran out */
 };
 
 #define WHERE 512
@@ -43,25 +43,12 @@ static const char *consumer_of(const char *section)
     return section + n;
 }
 
-/* Checks the name of a section. [consumer NAME] adds a consumer. */
-static int open_section(struct reading *r, const char *section, struct error *err)
-{
-    char where[WHERE];
-    const char *consumer = consumer_of(section);
-    if (consumer)
-        return config_add_name(r->config, ORIGIN_FILE, consumer, where_now(r, where), err);
-    if (strcmp(section, "outbox") == 0)
-        return 0;
-    return err_set(err, ERR_CONFIG,
-                   "unknown section [%s]; the sections are [outbox] and [consumer NAME]", section);
-}
-
 static int unknown_name(const char *name, bool in_consumer, struct error *err)
 {
     const char *names[OPTIONS_NAMES] = {NULL};
-    options_names(consumer_options, names);
+    commands_option_names(consumer_options, names);
     if (!in_consumer)
-        options_names(config_options, names);
+        commands_option_names(config_options, names);
 
     /* A name that resembles a consumer's option was probably meant to be that option. */
     bool misplaced = in_consumer && option_find(config_options, name);
@@ -83,20 +70,26 @@ static int take_entry(void *ctx, const char *section, const char *name, const ch
                       struct error *err)
 {
     struct reading *r = ctx;
+    char where[WHERE];
+    const char *consumer = consumer_of(section);
+    if (!name && consumer)
+        return config_add_name(r->config, ORIGIN_FILE, consumer, where_now(r, where), err);
+    if (!name && strcmp(section, "outbox") != 0)
+        return err_set(err, ERR_CONFIG,
+                       "unknown section [%s]; the sections are [outbox] and [consumer NAME]",
+                       section);
     if (!name)
-        return open_section(r, section, err);
+        return 0;
     if (!*section)
         return err_set(err, ERR_CONFIG, "\"%s\" is outside of any section; put [outbox] before it",
                        name);
 
-    const char *consumer = consumer_of(section);
     const struct option_def *def = option_find(consumer_options, name);
     if (!def && !consumer)
         def = option_find(config_options, name);
     if (!def)
         return unknown_name(name, consumer != NULL, err);
 
-    char where[WHERE];
     struct given g = {def, ORIGIN_FILE, consumer, value, where_now(r, where)};
     if (config_add(r->config, &g, err) != 0)
         return err_prefix(err, "%s", name);
@@ -106,10 +99,10 @@ static int take_entry(void *ctx, const char *section, const char *name, const ch
 static void keep_problem(void *ctx, const struct error *err)
 {
     struct reading *r = ctx;
-    struct error why = *err;
     char where[WHERE];
-    if (config_wrong(r->config, where_now(r, where), &why) != 0)
-        r->nomem = why;
+    if (err->code == ERR_NOMEM)
+        r->config->nomem = true;
+    config_complain(r->config, &(struct problem){where_now(r, where), err->text, false});
 }
 
 static int parse_file(struct config *c, const char *path, const struct buf *text, struct error *err)
@@ -129,10 +122,6 @@ static int parse_file(struct config *c, const char *path, const struct buf *text
 
     if (ini_read(&r.ini, text->p, text->n, err) != 0)
         return err_prefix(err, "%s:%zu", path, r.ini.line);
-    if (r.nomem.code) {
-        *err = r.nomem;
-        return -1;
-    }
     return 0;
 }
 
@@ -141,7 +130,7 @@ int config_file(struct config *c, const char *path, struct error *err)
     struct buf text;
     int r;
     buf_init(&text, FILE_MAX + 1);
-    int e = lines_slurp(path, FILE_MAX + 1, &text);
+    int e = fd_slurp(path, FILE_MAX + 1, &text);
     if (e == 0)
         r = parse_file(c, path, &text, err);
     else
@@ -160,7 +149,8 @@ extern char **environ;
 
 /* ---- variables ---- */
 
-void config_upper(char *name)
+/* Spells a name as a variable does, in place: in upper case, with _ for - and dots. */
+static void make_upper(char *name)
 {
     for (; *name; name++) {
         if (*name == '-' || *name == '.')
@@ -181,25 +171,8 @@ const char *config_getenv(const char *variable)
 const char *config_variable(const char *name, char out[CONFIG_VARIABLE])
 {
     snprintf(out, CONFIG_VARIABLE, "OUTBOX_%s", name);
-    config_upper(out);
+    make_upper(out);
     return out;
-}
-
-int config_environment(struct config *c, const struct option_def *table, struct error *err)
-{
-    char variable[CONFIG_VARIABLE];
-    for (const struct option_def *o = table; o->name; o++) {
-        const char *value = config_getenv(config_variable(o->name, variable));
-        if (!value)
-            continue;
-
-        struct given g = {o, ORIGIN_ENV, NULL, value, variable};
-        if (config_add(c, &g, err) == 0)
-            continue;
-        if (config_wrong(c, variable, err) != 0)
-            return -1;
-    }
-    return 0;
 }
 
 /* Copies the name out of NAME=VALUE and returns the value. It returns NULL if the name does not
@@ -219,41 +192,16 @@ static const char *split_entry(const char *entry, const char *prefix, char name[
 
 #define SLIP_MIN 5 /* shorter names are too easily one letter away from another */
 
-/* Whether two different names differ only by one letter too many, too few or wrong, or by two
- * neighbouring letters that are swapped. */
-static bool is_slip(const char *a, const char *b)
-{
-    /* Skip the common beginning. */
-    while (*a && *a == *b) {
-        a++;
-        b++;
-    }
-
-    /* Then leave out the common end. */
-    size_t na = strlen(a), nb = strlen(b);
-    while (na > 0 && nb > 0 && a[na - 1] == b[nb - 1]) {
-        na--;
-        nb--;
-    }
-
-    bool equal = na == 0 && nb == 0;
-    bool one_letter = na <= 1 && nb <= 1;
-    if (!equal && one_letter)
-        return true;
-    bool two_letters = na == 2 && nb == 2;
-    return two_letters && a[0] == b[1] && a[1] == b[0];
-}
-
-/* The option of a table whose variable has a name, or nearly has it. */
+/* What a variable sets. */
 struct likeness {
-    bool known;
-    const struct option_def *slip; /* NULL: no option is close */
+    const struct option_def *setting; /* of [outbox] or of consumers; NULL: none */
+    const struct option_def *own;     /* of a command, or global; NULL: none */
+    const struct option_def *slip;    /* one with nearly this name; NULL: none */
 };
 
-/* Compares a variable with the variables of a table; without `all`, only with those of options that
- * the environment may set. */
-static void compare_variables(const char *variable, const struct option_def *table, bool all,
-                              struct likeness *ret)
+/* Compares a variable with those of a table. *ret is the option that it names. */
+static void compare_variable(const char *variable, const struct option_def *table, bool all,
+                             const struct option_def **ret, struct likeness *like)
 {
     char made[CONFIG_VARIABLE];
     for (const struct option_def *o = table; o && o->name; o++) {
@@ -261,37 +209,42 @@ static void compare_variables(const char *variable, const struct option_def *tab
             continue;
         config_variable(o->name, made);
         if (strcmp(made, variable) == 0)
-            ret->known = true;
-        if (strlen(o->name) >= SLIP_MIN && is_slip(made, variable))
-            ret->slip = o;
+            *ret = o;
+        if (strlen(o->name) >= SLIP_MIN && text_is_slip(variable, made))
+            like->slip = o;
     }
 }
 
-/* Refuses a variable that misspells one of ours. Any other variable may belong to the application,
- * or to an exec: command, as which this process may run. */
-static int check_variable(const char *variable, struct error *err)
+static int take_variable(struct config *c, const char *variable, const char *value,
+                         struct error *err)
 {
-    struct likeness like = {.known = false};
-    compare_variables(variable, config_options, true, &like);
-    compare_variables(variable, consumer_options, true, &like);
-    compare_variables(variable, options_global, false, &like);
-    for (const struct command *c = commands_next(NULL); c; c = commands_next(c))
-        compare_variables(variable, c->options, false, &like);
-    if (like.known || !like.slip)
+    struct likeness like = {0};
+    compare_variable(variable, config_options, true, &like.setting, &like);
+    compare_variable(variable, consumer_options, true, &like.setting, &like);
+    compare_variable(variable, commands_global, false, &like.own, &like);
+    for (const struct command *cmd = commands_next(NULL); cmd; cmd = commands_next(cmd))
+        compare_variable(variable, cmd->options, false, &like.own, &like);
+    if (like.setting)
+        return config_add(c, &(struct given){like.setting, ORIGIN_ENV, NULL, value, variable}, err);
+    if (like.own || !like.slip)
         return 0;
     char meant[CONFIG_VARIABLE];
     return err_set(err, ERR_CONFIG, "there is no such setting; did you mean %s?",
                    config_variable(like.slip->name, meant));
 }
 
-int config_environment_slips(struct config *c, struct error *err)
+/* Any variable that neither is nor resembles one of ours may belong to the application, or to an
+ * exec: command, as which this process may run. */
+int config_environment(struct config *c, struct error *err)
 {
     char variable[ENTRY];
     for (char **e = environ; e && *e; e++) {
-        bool of_consumer = strncmp(*e, PREFIX, PREFIX_LEN) == 0;
-        if (of_consumer || !split_entry(*e, "OUTBOX_", variable))
+        const char *value = split_entry(*e, "OUTBOX_", variable);
+        if (!value || strncmp(variable, PREFIX, PREFIX_LEN) == 0)
             continue;
-        if (check_variable(variable, err) != 0 && config_wrong(c, variable, err) != 0)
+        if (take_variable(c, variable, value, err) == 0)
+            continue;
+        if (config_wrong(c, variable, err) != 0)
             return -1;
     }
     return 0;
@@ -318,44 +271,12 @@ static int add_listed(struct config *c, struct str s, struct error *err)
     return config_add_name(c, ORIGIN_ENV, name, LIST, err);
 }
 
-/* Returns the number of names of all origins together. */
-static size_t count_names(const struct config *c)
-{
-    size_t n = 0;
-    for (int from = 0; from < ORIGINS; from++)
-        n += c->names[from].n;
-    return n;
-}
-
-/* Returns the i-th of those names; some may be equal. */
-static const char *name_at(const struct config *c, size_t i)
-{
-    for (int from = 0; from < ORIGINS; from++) {
-        if (i < c->names[from].n)
-            return c->names[from].name[i];
-        i -= c->names[from].n;
-    }
-    return NULL;
-}
-
-const char *config_where_named(const struct config *c, const char *consumer)
-{
-    for (int from = ORIGINS; from-- > 0;) {
-        const struct consumer_names *names = &c->names[from];
-        for (size_t i = 0; i < names->n; i++)
-            if (strcmp(names->name[i], consumer) == 0)
-                return names->where[i];
-    }
-    return NULL;
-}
-
 /* ---- variables of consumers ---- */
 
-static const char *variable_of(const char *consumer, const struct option_def *o, char out[VARIABLE])
+static void variable_of(const char *consumer, const struct option_def *o, char out[VARIABLE])
 {
     snprintf(out, VARIABLE, PREFIX "%s_%s", consumer, o->name);
-    config_upper(out);
-    return out;
+    make_upper(out);
 }
 
 /* The option that a variable sets. (1) consumer == NULL: the name fits no consumer. (2) other is a
@@ -371,10 +292,11 @@ static void look_up(const struct config *c, const char *variable, struct about *
 {
     char made[VARIABLE];
     *ret = (struct about){0};
-    for (size_t i = 0; i < count_names(c); i++) {
-        const char *consumer = name_at(c, i);
+    for (size_t i = 0; i < c->n_named; i++) {
+        const char *consumer = c->named[i].name;
         for (const struct option_def *o = consumer_options; o->name; o++) {
-            if (strcmp(variable_of(consumer, o, made), variable) != 0)
+            variable_of(consumer, o, made);
+            if (strcmp(made, variable) != 0)
                 continue;
             if (ret->consumer && strcmp(ret->consumer, consumer) != 0) {
                 ret->other = consumer;
@@ -388,44 +310,31 @@ static void look_up(const struct config *c, const char *variable, struct about *
 
 #define CANDIDATES 2048 /* variables to compare a misspelt one with */
 
-/* Lists, without their prefix, the variables that the known consumers could have, as far as there
- * is room. The list ends with NULL and lives in the arena; NULL: no memory. */
-static const char **list_candidates(const struct config *c, struct arena *a)
+/* Refuses a variable that fits no consumer. The hint compares it with the variables that the known
+ * consumers could have, as far as there is room. */
+static int unknown_variable(struct config *c, const char *variable, struct error *err)
 {
-    char made[VARIABLE];
+    char hint[TEXT_HINT], form[200], made[VARIABLE];
     size_t n = 0;
-    const char **list = arena_zalloc(a, CANDIDATES + 1, sizeof(*list));
-    for (size_t i = 0; list && i < count_names(c); i++) {
-        for (const struct option_def *o = consumer_options; o->name && n < CANDIDATES; o++) {
-            const char *name = variable_of(name_at(c, i), o, made) + PREFIX_LEN;
-            list[n] = arena_bytes(a, name, strlen(name));
-            if (!list[n++])
-                return NULL;
-        }
-    }
-    return list;
-}
-
-static int unknown_variable(const struct config *c, const char *variable, struct error *err)
-{
-    char hint[TEXT_HINT], form[200];
-    if (count_names(c) == 0)
+    if (c->n_named == 0)
         return err_set(err, ERR_CONFIG,
                        "this matches no known consumer; name the consumer in OUTBOX_CONSUMERS");
 
-    struct arena arena;
-    arena_init(&arena, 0);
-    const char **list = list_candidates(c, &arena);
-    if (!list) {
-        err_nomem(err);
-    } else {
-        snprintf(form, sizeof(form), "write OUTBOX_CONSUMER_<NAME>_<OPTION>, such as " PREFIX "%s",
-                 list[0]);
-        text_hint(variable + PREFIX_LEN, list, (struct text_hint){PREFIX, NULL, form}, hint);
-        err_set(err, ERR_CONFIG, "this is not an option of any consumer%s", hint);
+    const char **list = arena_zalloc(&c->arena, CANDIDATES + 1, sizeof(*list));
+    if (!list)
+        return err_nomem(err);
+    for (size_t i = 0; i < c->n_named; i++) {
+        for (const struct option_def *o = consumer_options; o->name && n < CANDIDATES; o++) {
+            variable_of(c->named[i].name, o, made);
+            list[n] = arena_bytes(&c->arena, made + PREFIX_LEN, strlen(made + PREFIX_LEN));
+            if (!list[n++])
+                return err_nomem(err);
+        }
     }
-    arena_release(&arena);
-    return -1;
+    snprintf(form, sizeof(form), "write OUTBOX_CONSUMER_<NAME>_<OPTION>, such as " PREFIX "%s",
+             list[0]);
+    text_hint(variable + PREFIX_LEN, list, (struct text_hint){PREFIX, NULL, form}, hint);
+    return err_set(err, ERR_CONFIG, "this is not an option of any consumer%s", hint);
 }
 
 /* Recognizes the variables that Kubernetes sets for a service whose name starts with

@@ -1,6 +1,5 @@
 /* config_secrets.c: secrets in the settings: masking them, and warning if other users can see them.
  */
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -154,19 +153,6 @@ void config_hide(char *value)
 
 /* ---- exposed secrets ---- */
 
-/* Where warnings about exposed secrets go. */
-struct telling {
-    const struct config *c;
-    config_visit *visit;
-    void *ctx;
-};
-
-static void tell_caution(const struct telling *t, const char *where, const char *text)
-{
-    struct problem p = {where, text, true};
-    t->visit(t->ctx, &p);
-}
-
 /* Returns the problem with the permissions of a file, or NULL. Group permissions are not checked:
  * they are set deliberately. */
 static const char *exposure_of(const char *path, bool secret)
@@ -185,10 +171,10 @@ static const char *exposure_of(const char *path, bool secret)
 
 /* Warns of secrets in the arguments. ps shows them to every user; config_hide only shortens the
  * time to a moment. */
-static void tell_arguments(const struct telling *t)
+static void tell_arguments(const struct config_checking *k)
 {
-    for (size_t i = 0; i < t->c->n_given; i++) {
-        const struct given *g = &t->c->given[i];
+    for (size_t i = 0; i < k->c->n_given; i++) {
+        const struct given *g = &k->c->given[i];
         if (g->origin != ORIGIN_FLAG || !config_secret(g->value))
             continue;
 
@@ -203,28 +189,26 @@ static void tell_arguments(const struct telling *t)
             text = "it contains a password, and any user of this machine can see arguments (ps); "
                    "use ~/.pgpass or a service file, or give the URL in OUTBOX_STORE or a config "
                    "file";
-        tell_caution(t, g->where, text);
+        config_tell(k, true, g->where, "%s", text);
     }
 }
 
 /* Warns of a config file that others can write, or read if it has a password in it. */
-static void tell_config_file(const struct telling *t)
+static void tell_config_file(const struct config_checking *k)
 {
-    char text[256];
-    const char *path = t->c->path;
+    const char *path = k->c->path;
     if (!path)
         return;
 
     bool secret = false;
-    for (size_t i = 0; i < t->c->n_given && !secret; i++) {
-        const struct given *g = &t->c->given[i];
+    for (size_t i = 0; i < k->c->n_given && !secret; i++) {
+        const struct given *g = &k->c->given[i];
         secret = g->origin == ORIGIN_FILE && config_secret(g->value);
     }
     const char *why = exposure_of(path, secret);
     if (!why)
         return;
-    snprintf(text, sizeof(text), "%s%s", secret ? "it contains a password, and " : "", why);
-    tell_caution(t, path, text);
+    config_tell(k, true, path, "%s%s", secret ? "it contains a password, and " : "", why);
 }
 
 /* Parameters of a sink's URL that name a file with a secret. */
@@ -247,12 +231,12 @@ static bool secret_file(const char *url, char out[PATH_SIZE])
 }
 
 /* Warns of readable files with secrets, given in a consumer's options or in the URL of its sink. */
-static void tell_secret_files(const struct telling *t, const char *consumer)
+static void tell_secret_files(const struct config_checking *k, const char *consumer)
 {
     static const char *const options[] = {"webhook-secret-file", "webhook-header-file", "sink"};
     for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {
-        const struct given *g = config_find(t->c, consumer, options[i]);
-        char in_url[PATH_SIZE], text[PATH_SIZE + 504];
+        const struct given *g = config_find(k->c, consumer, options[i]);
+        char in_url[PATH_SIZE];
         if (!g)
             continue;
         const char *path = g->value;
@@ -263,22 +247,20 @@ static void tell_secret_files(const struct telling *t, const char *consumer)
         }
 
         const char *why = exposure_of(path, true);
-        if (!why)
-            continue;
-        snprintf(text, sizeof(text), "consumer \"%s\": %s: %s", consumer, path, why);
-        tell_caution(t, g->where, text);
+        if (why)
+            config_tell(k, true, g->where, "consumer \"%s\": %s: %s", consumer, path, why);
     }
 }
 
 void config_cautions(const struct config *c, config_visit *visit, void *ctx)
 {
-    struct telling t = {c, visit, ctx};
+    struct config_checking k = {c, false, visit, ctx};
     size_t n;
-    const char *const *names = config_consumers(c, &n);
-    tell_arguments(&t);
-    tell_config_file(&t);
+    const struct named *names = config_consumers(c, &n);
+    tell_arguments(&k);
+    tell_config_file(&k);
     for (size_t i = 0; i < n; i++)
-        tell_secret_files(&t, names[i]);
+        tell_secret_files(&k, names[i].name);
 }
 
 /* ---- in memory ---- */

@@ -8,7 +8,6 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/cli.h"
@@ -39,20 +38,20 @@ struct line {
 static void add_json(struct buf *b, const char *stamp, const struct line *l, const char *text)
 {
     buf_addc(b, '{');
-    member_text(b, "time", stamp);
-    member_text(b, "level", level_name(l->level));
+    listing_member_text(b, "time", stamp);
+    listing_member_text(b, "level", level_name(l->level));
     if (l->consumer)
-        member_text(b, "consumer", l->consumer);
+        listing_member_text(b, "consumer", l->consumer);
     if (l->about) {
-        member_text(b, "event_id", l->about->event_id);
-        member_text(b, "type", l->about->type);
+        listing_member_text(b, "event_id", l->about->event_id);
+        listing_member_text(b, "type", l->about->type);
         if (l->about->key[0])
-            member_text(b, "key", l->about->key);
-        member_int(b, "attempt", l->about->attempt);
+            listing_member_text(b, "key", l->about->key);
+        listing_member_int(b, "attempt", l->about->attempt);
     }
-    member_text(b, "message", text);
+    listing_member_text(b, "message", text);
     if (l->repeated)
-        member_int(b, "repeated", l->repeated);
+        listing_member_int(b, "repeated", l->repeated);
     buf_addc(b, '}');
 }
 

@@ -39,32 +39,40 @@ static void say_caution(void *ctx, const struct problem *p)
     output_error(text);
 }
 
-/* Parses the arguments, loads the settings if the command needs them, and runs the command. */
+/* Parses the arguments, loads the settings and opens the store if the command needs them, and runs
+ * the command. */
 static int run_command(struct cli *cli, int argc, char **argv, struct error *err)
 {
-    if (options_parse(cli, argc, argv, err) != 0)
+    if (commands_parse(cli, argc, argv, err) != 0)
         return -1;
     if (cli->args.help) {
         /* Options before -h have filled the part of struct args that the commands share. */
         if (cli->cmd != cmd_help)
-            cli->args.helping = (struct help_args){0};
+            memset(cli->args.own, 0, sizeof cli->args.own);
         return cmd_help->run(cli, err);
     }
-    if (cli->cmd->bare)
-        return cli->cmd->run(cli, err);
+    const struct command *cmd = cli->cmd;
+    if (cmd->bare)
+        return cmd->run(cli, err);
 
-    cli->config.gather = cli->cmd->gathers;
-    if (config_load(&cli->config, cli->args.config, cli->cmd->consumers, err) != 0)
+    cli->config.gather = cmd->gathers;
+    if (config_load(&cli->config, cli->args.config, cmd->consumers, err) != 0)
         return -1;
     if (config_settings(&cli->config, &cli->settings, err) != 0)
         return -1;
     config_guard(&cli->config, &cli->settings);
 
     /* A relay logs exposed secrets, and config check lists them. */
-    bool warns_itself = cli->cmd == cmd_relay || cli->cmd->gathers;
+    bool warns_itself = cmd == cmd_relay || cmd->gathers;
     if (!warns_itself)
         config_cautions(&cli->config, say_caution, NULL);
-    return cli->cmd->run(cli, err);
+
+    if (cmd->check && cmd->check(cli, err) != 0)
+        return -1;
+    struct store_options opt = {.any_version = cmd->opens == OPENS_ANY_VERSION};
+    if (cmd->opens != OPENS_NONE && commands_open(cli, opt, err) != 0)
+        return -1;
+    return cmd->run(cli, err);
 }
 
 /* Opens /dev/null as each of the descriptors 0, 1 and 2 that is closed, so that no file opened

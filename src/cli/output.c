@@ -1,5 +1,5 @@
-/* output.c: prints listings and results, notes and errors, progress. For the layout of listings see
- * src/listing. */
+/* output.c: prints listings and results, notes and errors, findings, progress. For the layout of
+ * listings see src/listing. */
 #include <errno.h>
 #include <langinfo.h>
 #include <locale.h>
@@ -37,17 +37,38 @@ bool output_color(const struct settings *s)
 
 /* ---- rows and results ---- */
 
-int output_listing(const struct cli *cli, struct listing *l, const struct listing_field *fields,
-                   const char *columns, struct error *err)
+static struct listing_form form_of(const struct cli *cli, const struct listing_field *fields,
+                                   const char *columns)
 {
-    struct listing_form form = {
+    return (struct listing_form){
         .fields = fields,
         .columns = columns,
         .out = stdout,
         .json = cli->args.json,
         .color = output_color(&cli->settings),
     };
+}
+
+int output_listing(const struct cli *cli, struct listing *l, const struct listing_field *fields,
+                   const char *columns, struct error *err)
+{
+    struct listing_form form = form_of(cli, fields, columns);
     return listing_start(l, &form, err);
+}
+
+int output_rows(const struct cli *cli, const struct listing_field *fields, const char *columns,
+                const void *rows, size_t n, size_t size, struct error *err)
+{
+    struct listing_form form = form_of(cli, fields, columns);
+    return listing_rows(&form, rows, n, size, err);
+}
+
+int output_pairs(const struct cli *cli, const struct listing_field *fields, const char *names,
+                 const void *row, struct error *err)
+{
+    if (cli->args.json)
+        return output_result(cli, fields, row, NULL, err);
+    return listing_pairs(stdout, fields, names, row, err);
 }
 
 int output_result(const struct cli *cli, const struct listing_field *fields, const void *row,
@@ -66,18 +87,17 @@ int output_result(const struct cli *cli, const struct listing_field *fields, con
     return r;
 }
 
-const char *output_store(struct cli *cli, struct error *err)
+int output_masked(struct cli *cli, const char *value, const char **ret, struct error *err)
 {
     struct buf b;
-    buf_init(&b, 4096);
-    config_mask(&b, cli->settings.store);
-    const char *masked = buf_cstr(&b), *url = NULL;
-    if (masked)
-        url = arena_bytes(&cli->arena, masked, strlen(masked));
+    buf_init(&b, (size_t)1 << 20);
+    config_mask(&b, value);
+    const char *copy = b.failed ? NULL : arena_bytes(&cli->arena, b.p, b.n);
     buf_release(&b);
-    if (!url)
-        err_nomem(err);
-    return url;
+    if (!copy)
+        return err_nomem(err);
+    *ret = copy;
+    return 0;
 }
 
 /* ---- text ---- */
@@ -152,6 +172,104 @@ int output_end(struct error *err)
     return err_errno(err, ERR_UNAVAILABLE, errno, "could not write to stdout");
 }
 
+/* ---- findings ---- */
+
+void output_report_start(struct report *r, const struct cli *cli)
+{
+    *r = (struct report){.json = cli->args.json, .color = output_color(&cli->settings)};
+    buf_init(&r->b, (size_t)4 << 20);
+    if (r->json)
+        buf_adds(&r->b, "{\"findings\":[");
+}
+
+void output_report_release(struct report *r)
+{
+    buf_release(&r->b);
+}
+
+static void as_line(const struct report *r, struct buf *b, const struct finding *f)
+{
+    static const char *const colors[FINDING_LEVELS] = {"\033[32m", "\033[36m", "\033[33m",
+                                                       "\033[31m"};
+    if (r->color)
+        buf_adds(b, colors[f->level]);
+    buf_addf(b, "%-8s", finding_level_names[f->level]);
+    if (r->color)
+        buf_adds(b, "\033[0m");
+    buf_addf(b, "%-21s", f->name);
+    output_clean(b, f->text); /* the text may quote untrusted names */
+    if (f->advice) {
+        buf_adds(b, "; ");
+        output_clean(b, f->advice);
+    }
+    buf_addc(b, '\n');
+}
+
+void output_finding_visit(void *report, const struct finding *f)
+{
+    struct report *r = report;
+    if (r->json) {
+        buf_adds(&r->b, r->n++ ? ",\n" : "\n");
+        listing_object(&r->b, fields_finding, f);
+    } else {
+        as_line(r, &r->b, f);
+    }
+    r->count[f->level]++;
+}
+
+void output_finding(struct report *r, enum finding_level level, const char *name,
+                    const char *advice, const char *fmt, ...)
+{
+    char text[600];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    struct finding f = {.level = level, .name = name, .text = text, .advice = advice};
+    output_finding_visit(r, &f);
+}
+
+#define AT(member) .at = offsetof(struct report, member)
+const struct listing_field fields_report[] = {
+    {"findings", LISTING_LIST, .sub = fields_finding, .help = "what was found"},
+    {"problems", LISTING_INT, AT(count[FINDING_PROBLEM]), "number of problems"},
+    {"warnings", LISTING_INT, AT(count[FINDING_WARNING]), "number of warnings"},
+    {"notes", LISTING_INT, AT(count[FINDING_NOTE]), "number of notes"},
+    {"ok", LISTING_BOOL, AT(ok), "whether there is neither a problem nor a warning"},
+    {NULL},
+};
+#undef AT
+
+/* Counts a warning as a failure, so that a script notices; a note is only a remark. */
+int output_report_end(struct report *r, struct error *err)
+{
+    const int64_t *n = r->count;
+    r->ok = n[FINDING_PROBLEM] + n[FINDING_WARNING] == 0;
+    if (r->json) {
+        buf_addc(&r->b, ']');
+        listing_members(&r->b, &fields_report[1], r);
+        buf_adds(&r->b, "}\n");
+    } else {
+        buf_addf(&r->b, "%s: %s, %s, %s\n", r->ok ? "all is well" : "needs attention",
+                 human_count(n[FINDING_PROBLEM], "problem"),
+                 human_count(n[FINDING_WARNING], "warning"), human_count(n[FINDING_NOTE], "note"));
+    }
+
+    int (*flush)(struct buf *, struct error *) = output_flush;
+    if (r->color)
+        flush = output_flush_painted;
+    if (flush(&r->b, err) != 0)
+        return -1;
+    if (r->ok)
+        return 0;
+
+    /* The findings are printed: main prints nothing for CLI_FOUND. */
+    err_set(err, ERR_NONE, "needs attention");
+    if (err)
+        err->code = CLI_FOUND;
+    return -1;
+}
+
 /* ---- confirmation ---- */
 
 int output_confirm(const struct cli *cli, struct error *err, const char *fmt, ...)
@@ -167,8 +285,8 @@ int output_confirm(const struct cli *cli, struct error *err, const char *fmt, ..
     if (!isatty(STDIN_FILENO)) {
         const struct option_def *options = cli->cmd->options;
         bool has_dry_run = options && option_find(options, "dry-run");
-        return options_usage(err, "this would %s; use --yes to do it%s", what,
-                             has_dry_run ? ", or --dry-run for a preview" : "");
+        return commands_usage(err, "this would %s; use --yes to do it%s", what,
+                              has_dry_run ? ", or --dry-run for a preview" : "");
     }
 
     output_note("This will %s. Continue? [y/N] ", what);
@@ -200,9 +318,7 @@ void output_progress_step(struct output_progress *p, int64_t done, int64_t event
     if (!p->on || now - p->shown_at < REDRAW_NS)
         return;
     p->shown_at = now;
-
-    char count[HUMAN_COUNT];
-    human_count(events, "event", count);
+    const char *count = human_count(events, "event");
     if (p->total <= 0) {
         fprintf(stderr, "\r%s\033[K", count);
         return;

@@ -51,48 +51,38 @@ static size_t n_options(void)
 static const char *given_in(const struct config *config, const char *name, size_t option)
 {
     const struct given *g = config_get(config, name, &consumer_options[option]);
-    if (!g)
-        return NULL;
-    return g->value;
-}
-
-static void forget_settings(struct relay_consumer *c)
-{
-    for (size_t i = 0; c->values && i < n_options(); i++)
-        free(c->values[i]);
-    free(c->values);
-    free(c->name);
-    *c = (struct relay_consumer){0};
+    return g ? g->value : NULL;
 }
 
 static int note_settings(struct relay_consumer *c, const struct config *config, const char *name,
                          struct error *err)
 {
-    *c = (struct relay_consumer){.name = strdup(name),
-                                 .values = calloc(n_options(), sizeof(char *))};
+    *c = (struct relay_consumer){0};
+    arena_init(&c->arena, 0);
+    c->name = arena_bytes(&c->arena, name, strlen(name));
+    c->values = arena_zalloc(&c->arena, n_options(), sizeof *c->values);
     bool copied = c->name && c->values;
     for (size_t i = 0; copied && i < n_options(); i++) {
         const char *value = given_in(config, name, i);
-        if (value) {
-            c->values[i] = strdup(value);
-            copied = c->values[i] != NULL;
-        }
+        if (value)
+            c->values[i] = arena_bytes(&c->arena, value, strlen(value));
+        copied = !value || c->values[i];
     }
     if (copied)
         return 0;
-    forget_settings(c);
+    arena_release(&c->arena);
     return err_nomem(err);
 }
 
 /* Creates the consumer in the outbox, with the settings noted. */
 static int make_consumer(struct relay *r, struct relay_consumer *c, struct error *err)
 {
-    outbox_error *e = (outbox_error *)err; /* one layout: see outbox.c */
-    if (outbox_consumer_new(r->ob, c->name, &c->c, e) != 0)
+    if (outbox_consumer_new(r->ob, c->name, &c->c, relay_error(err)) != 0)
         return -1;
     for (size_t i = 0; i < n_options(); i++) {
         const char *value = c->values[i];
-        if (value && outbox_consumer_set(c->c, consumer_options[i].name, value, e) != 0)
+        if (value &&
+            outbox_consumer_set(c->c, consumer_options[i].name, value, relay_error(err)) != 0)
             return err_prefix(err, "consumer \"%s\"", c->name);
     }
     return 0;
@@ -115,7 +105,7 @@ int relay_consumer_add(struct relay *r, const struct config *config, const char 
 
 static void drop_consumer(struct relay *r, size_t i)
 {
-    forget_settings(&r->consumer[i]);
+    arena_release(&r->consumer[i].arena);
     r->n_consumers--;
     for (; i < r->n_consumers; i++)
         r->consumer[i] = r->consumer[i + 1];
@@ -235,18 +225,15 @@ static int start_consumer(struct relay *r, struct relay_consumer *c, bool strict
 
 static void remove_unwanted(struct relay *r, const struct config *config, struct changes *did)
 {
-    size_t i = 0, n;
-    const char *const *names = config_consumers(config, &n);
-    while (i < r->n_consumers) {
+    size_t n;
+    const struct named *names = config_consumers(config, &n);
+    for (size_t i = r->n_consumers; i-- > 0;) {
         struct relay_consumer *c = &r->consumer[i];
         size_t at = 0;
-        while (at < n && strcmp(names[at], c->name) != 0)
+        while (at < n && strcmp(names[at].name, c->name) != 0)
             at++;
-        bool wanted = at < n;
-        if (wanted) {
-            i++;
+        if (at < n)
             continue;
-        }
         stop_consumer(c);
         relay_log(r, LOG_INFO_, c->name,
                   "stopped: no longer in the config; the store keeps its position and its events "
@@ -269,10 +256,10 @@ static int restart_consumer(struct relay *r, struct relay_consumer *c, const str
 
     stop_consumer(c);
     if (start_consumer(r, &next, worked, err) != 0) {
-        forget_settings(&next);
+        arena_release(&next.arena);
         return -1;
     }
-    forget_settings(c);
+    arena_release(&c->arena);
     *c = next;
     return 0;
 }
@@ -328,15 +315,15 @@ static void add_consumer(struct relay *r, const struct config *config, const cha
 static void apply_config(struct relay *r, const struct config *config, struct changes *did)
 {
     size_t n;
-    const char *const *names = config_consumers(config, &n);
+    const struct named *names = config_consumers(config, &n);
     remove_unwanted(r, config, did);
     for (size_t i = 0; i < n; i++) {
         size_t at = 0;
-        while (at < r->n_consumers && strcmp(r->consumer[at].name, names[i]) != 0)
+        while (at < r->n_consumers && strcmp(r->consumer[at].name, names[i].name) != 0)
             at++;
         if (at == r->n_consumers)
-            add_consumer(r, config, names[i], did);
-        else if (!same_settings(&r->consumer[at], config) || is_idle(r, names[i]))
+            add_consumer(r, config, names[i].name, did);
+        else if (!same_settings(&r->consumer[at], config) || is_idle(r, names[i].name))
             change_consumer(r, at, config, did);
     }
     r->abandoned = r->n_consumers == 0;
@@ -418,7 +405,7 @@ void relay_reload(void *relay)
     notify_send(&r->notify, "RELOADING=1\nMONOTONIC_USEC=%lld\nSTATUS=reloading the config",
                 (long long)(clock_mono(&clock_system) / 1000));
     reload_config(r, &did);
-    atomic_fetch_add(&r->reloads[did.failed ? 1 : 0], 1);
+    atomic_fetch_add(&r->admin_cfg.reloads[did.failed ? 1 : 0], 1);
     say_ready(r);
 }
 
@@ -426,12 +413,12 @@ void relay_reload(void *relay)
 
 void relay_waits(struct relay *r, const char *why)
 {
-    pthread_mutex_lock(&r->wait.lock);
+    pthread_mutex_lock(&r->admin_cfg.lock);
     if (why)
-        snprintf(r->wait.text, sizeof r->wait.text, "waiting for the store: %s", why);
+        snprintf(r->admin_cfg.waits, sizeof r->admin_cfg.waits, "waiting for the store: %s", why);
     else
-        r->wait.text[0] = '\0';
-    pthread_mutex_unlock(&r->wait.lock);
+        r->admin_cfg.waits[0] = '\0';
+    pthread_mutex_unlock(&r->admin_cfg.lock);
 }
 
 void relay_started(void *relay)

@@ -13,8 +13,8 @@
 /* A running consumer and the settings it was started with. (1) values[i] belongs to
  * consumer_options[i]; NULL stands for the default. */
 struct relay_consumer {
-    char *name;
-    char **values;
+    struct arena arena; /* of the name and the values */
+    const char *name, **values;
     outbox_consumer *c;
 };
 
@@ -22,6 +22,7 @@ struct relay_consumer {
  * open, signal, reload and wake_fd, and stop `ob`. */
 struct relay {
     const struct cli *cli;
+    bool drain; /* stop once every event is delivered */
     outbox *ob;
     struct relay_consumer *consumer;
     size_t n_consumers;
@@ -30,9 +31,7 @@ struct relay {
     struct logger logger;
     struct notify notify;
     struct admin_config admin_cfg;
-    struct admin_wait wait;
     struct admin *admin;
-    atomic_llong reloads[2]; /* ok, failed */
 
     atomic_bool open;    /* `ob` can be stopped */
     atomic_bool started; /* all consumers have been running */
@@ -42,6 +41,13 @@ struct relay {
     pthread_t watch;
     atomic_bool done;
 };
+
+/* relay_error returns an error as the public API takes it: both have one layout. */
+static inline outbox_error *relay_error(struct error *err)
+{
+    _Static_assert(sizeof(struct error) == sizeof(outbox_error), "one layout");
+    return (outbox_error *)err;
+}
 
 /* relay_log logs a line, unless its level is too low. consumer may be NULL. Any thread. */
 void relay_log(struct relay *r, int level, const char *consumer, const char *fmt, ...)

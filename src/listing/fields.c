@@ -3,33 +3,7 @@
 
 #include <string.h>
 
-#define END \
-    { \
-        NULL \
-    }
-
 /* ---- events ---- */
-
-static bool event_version(const void *row, struct listing_value *ret)
-{
-    const struct event *ev = row;
-    ret->n = ev->version;
-    return ev->has_version;
-}
-
-static bool event_headers(const void *row, struct listing_value *ret)
-{
-    const struct event *ev = row;
-    ret->text = ev->headers.p ? ev->headers : STR("{}");
-    return true;
-}
-
-static void event_headers_text(struct buf *b, const void *row)
-{
-    const struct event *ev = row;
-    if (ev->headers.p)
-        member_flat(b, ev->headers);
-}
 
 static void event_key_text(struct buf *b, const void *row)
 {
@@ -49,15 +23,15 @@ const struct listing_field fields_event[] = {
     {"key", LISTING_STR, .text = event_key_text, .people_only = true},
     {"aggregate_type", LISTING_STR, AT(aggregate_type), "first part of its key, or null"},
     {"aggregate_id", LISTING_STR, AT(aggregate_id), "second part of its key, or null"},
-    {"version", LISTING_INT, .get = event_version, .help = "version of the aggregate, or null"},
+    {"version", LISTING_INT, AT(version), "version of the aggregate, or null",
+     .also = offsetof(struct event, has_version), .maybe = true},
     {"payload", LISTING_JSON, AT(payload), "the payload, as it was emitted"},
-    {"headers", LISTING_JSON, .get = event_headers, .text = event_headers_text,
-     .help = "the headers, an object of strings"},
+    {"headers", LISTING_JSON, AT(headers), "the headers, an object of strings", .none = "{}"},
     {"idempotency_key", LISTING_STR, AT(idempotency_key), "its idempotency key, or null"},
     {"tenant", LISTING_STR, AT(tenant), "the tenant it belongs to, or null"},
     {"created_at", LISTING_TIME, AT(created_at), "when it was emitted", "CREATED", "created"},
     {"not_before", LISTING_TIME, AT(not_before), "when its delay ends, or null"},
-    END,
+    {NULL},
 };
 #undef AT
 
@@ -74,21 +48,9 @@ const struct listing_field fields_delivery[] = {
      "when it was delivered, from its receipt; or null", "DELIVERED"},
     {"receipt", LISTING_TEXT, AT(receipt),
      "the sink's own id for it, such as a stream id, or null"},
-    END,
+    {NULL},
 };
 #undef AT
-
-static const void *listed_event_itself(const void *row, size_t i)
-{
-    (void)i;
-    return ((const struct listed_event *)row)->ev;
-}
-
-static const void *listed_event_delivery(const void *row, size_t i)
-{
-    const struct listed_event *l = row;
-    return i < l->n ? &l->d[i] : NULL;
-}
 
 /* One word if all consumers agree, else consumer:state for each that wants the event. */
 static void listed_event_states(struct buf *b, const void *row)
@@ -108,42 +70,33 @@ static void listed_event_states(struct buf *b, const void *row)
     }
 }
 
-/* Returns the delivery whose next attempt comes first; NULL: none has failed. */
-static const struct delivery_info *first_failed(const struct listed_event *l)
+struct listed_event fields_event_row(const struct event *ev, const struct delivery_info *d,
+                                     size_t n)
 {
+    struct listed_event row = {.ev = *ev, .d = d, .n = n};
     const struct delivery_info *first = NULL;
-    for (size_t i = 0; i < l->n; i++) {
-        const struct delivery_info *d = &l->d[i];
-        if (d->state == STATE_FAILED && (!first || d->due_at < first->due_at))
-            first = d;
+    for (size_t i = 0; i < n; i++) {
+        if (d[i].state == STATE_FAILED && (!first || d[i].due_at < first->due_at))
+            first = &d[i];
     }
-    return first;
+    if (first) {
+        row.next_at = first->due_at;
+        row.error = first->error;
+    }
+    return row;
 }
 
-static bool listed_event_due(const void *row, struct listing_value *ret)
-{
-    const struct delivery_info *d = first_failed(row);
-    ret->n = d ? d->due_at : 0;
-    return ret->n != 0;
-}
-
-static bool listed_event_error(const void *row, struct listing_value *ret)
-{
-    const struct delivery_info *d = first_failed(row);
-    ret->text = str_of(d ? d->error : NULL);
-    return ret->text.p;
-}
-
+#define AT(member) .at = offsetof(struct listed_event, member)
 const struct listing_field fields_listed_event[] = {
-    {"event", LISTING_PART, .sub = fields_event, .nth = listed_event_itself},
+    {"event", LISTING_PART, AT(ev), .sub = fields_event},
     {"states", LISTING_TEXT, .heading = "STATE", .text = listed_event_states, .people_only = true},
-    {"next", LISTING_TIME, .heading = "NEXT ATTEMPT", .get = listed_event_due, .people_only = true},
-    {"error", LISTING_TEXT, .heading = "LAST ERROR", .get = listed_event_error,
-     .people_only = true},
-    {"deliveries", LISTING_LIST, .sub = fields_delivery, .nth = listed_event_delivery,
-     .help = "its state for each consumer"},
-    END,
+    {"next", LISTING_TIME, AT(next_at), .heading = "NEXT ATTEMPT", .people_only = true},
+    {"error", LISTING_TEXT, AT(error), .heading = "LAST ERROR", .people_only = true},
+    {"deliveries", LISTING_LIST, AT(d), "its state for each consumer", .sub = fields_delivery,
+     .also = offsetof(struct listed_event, n), .size = sizeof(struct delivery_info)},
+    {NULL},
 };
+#undef AT
 
 #define AT(member) .at = offsetof(struct listed_look, member)
 const struct listing_field fields_looked[] = {
@@ -152,7 +105,7 @@ const struct listing_field fields_looked[] = {
     {"looked_from", LISTING_INT, AT(looked.from), "first sequence number searched"},
     {"looked_to", LISTING_INT, AT(looked.to), "last sequence number searched"},
     {"after", LISTING_INT, AT(after), "value of --after to continue"},
-    END,
+    {NULL},
 };
 #undef AT
 
@@ -164,7 +117,7 @@ const struct listing_field fields_dead_letter[] = {
     {"error", LISTING_TEXT, AT(error), "why the last attempt failed"},
     {"dead_at", LISTING_TIME, AT(dead_at), "when it became a dead letter", "DIED", "died"},
     {"retrying", LISTING_BOOL, AT(retrying), "whether it was sent back and is being delivered"},
-    END,
+    {NULL},
 };
 #undef AT
 
@@ -174,7 +127,7 @@ const struct listing_field fields_mark[] = {
     {"id", LISTING_TEXT, AT(id), "the last id written to it"},
     {"consumer", LISTING_TEXT, AT(consumer), "the consumer that recorded it"},
     {"at", LISTING_TIME, AT(at), "when it was recorded"},
-    END,
+    {NULL},
 };
 #undef AT
 
@@ -205,64 +158,30 @@ const char *fields_patterns(const char *events)
     return all ? "*" : events;
 }
 
-static bool consumer_state(const void *row, struct listing_value *ret)
+struct listed_consumer fields_consumer_row(const struct consumer_info *c, int64_t now_ms)
 {
-    const struct listed_consumer *l = row;
-    ret->text = str_of(fields_consumer_state(&l->c));
-    return true;
+    return (struct listed_consumer){
+        .c = *c,
+        .state = fields_consumer_state(c),
+        .now_ms = now_ms,
+        .down_since = c->down ? c->report_at : 0,
+        .has_first_parked = c->first_parked.seq != 0,
+    };
 }
 
-static const char *consumer_state_color(const void *row)
-{
-    static const char *const colors[][2] = {{"paused", "yellow"},
-                                            {"down", "red"},
-                                            {"in-flight", "cyan"},
-                                            {"retrying", "magenta"},
-                                            {"idle", "green"}};
-    const struct listed_consumer *l = row;
-    const char *state = fields_consumer_state(&l->c);
-    for (size_t i = 0; i < sizeof(colors) / sizeof(*colors); i++) {
-        if (strcmp(colors[i][0], state) == 0)
-            return colors[i][1];
-    }
-    return NULL;
-}
-
-static const char *consumer_dead_color(const void *row)
-{
-    const struct listed_consumer *l = row;
-    return l->c.dead ? "red" : NULL;
-}
-
-static void consumer_events_text(struct buf *b, const void *row)
-{
-    const struct listed_consumer *l = row;
-    buf_adds(b, fields_patterns(l->c.spec.events));
-}
-
-static const void *consumer_first_parked(const void *row, size_t i)
-{
-    const struct listed_consumer *l = row;
-    (void)i;
-    return l->c.first_parked.seq ? l : NULL;
-}
+static const struct listing_color state_colors[] = {{"paused", "yellow"},  {"down", "red"},
+                                                    {"in-flight", "cyan"}, {"retrying", "magenta"},
+                                                    {"idle", "green"},     {NULL, NULL}};
+static const struct listing_color loss_colors[] = {{"0", NULL}, {NULL, "red"}};
 
 static void consumer_first_parked_text(struct buf *b, const void *row)
 {
     const struct listed_consumer *l = row;
     const struct parked_info *p = &l->c.first_parked;
-    char age[HUMAN_AGE], due[CLOCK_RFC3339_SIZE], attempts[HUMAN_COUNT];
     if (p->seq)
         buf_addf(b, "event %lld, overdue for %s; %s used, the next at %s", (long long)p->seq,
-                 human_age(clock_since(l->now_ms, p->since), age),
-                 human_count(p->attempts, "attempt", attempts), human_time(p->due_at, due));
-}
-
-static bool consumer_down_since(const void *row, struct listing_value *ret)
-{
-    const struct listed_consumer *l = row;
-    ret->n = l->c.report_at;
-    return l->c.down && ret->n;
+                 human_age(clock_since(l->now_ms, p->since)), human_count(p->attempts, "attempt"),
+                 human_time(p->due_at));
 }
 
 /* The last error, with the start of the outage if the sink is down. */
@@ -270,14 +189,13 @@ static void consumer_trouble_text(struct buf *b, const void *row)
 {
     const struct listed_consumer *l = row;
     const struct consumer_info *c = &l->c;
-    char age[HUMAN_AGE];
     if (!c->last_error)
         return;
     if (!c->down) {
         buf_adds(b, c->last_error);
         return;
     }
-    buf_addf(b, "since %s: ", human_age(clock_since(l->now_ms, c->report_at), age));
+    buf_addf(b, "since %s: ", human_age(clock_since(l->now_ms, c->report_at)));
     buf_adds(b, c->report);
     if (c->claims == 0)
         buf_adds(b, " (last report of its relay; no relay has a claim now)");
@@ -295,25 +213,9 @@ static void consumer_floor_text(struct buf *b, const void *row)
         buf_adds(b, "; a claim holds back the rest");
 }
 
-static bool has_delivery_rate(const void *row)
-{
-    return ((const struct listed_consumer *)row)->delivered_per_s >= 0;
-}
-
-static bool consumer_delivery_rate(const void *row, struct listing_value *ret)
-{
-    ret->n = ((const struct listed_consumer *)row)->delivered_per_s;
-    return ret->n >= 0;
-}
-
-static bool consumer_read_rate(const void *row, struct listing_value *ret)
-{
-    ret->n = ((const struct listed_consumer *)row)->read_per_s;
-    return ret->n >= 0;
-}
-
 #define AT(member) .at = offsetof(struct listed_consumer, member)
 #define ALSO(member) .also = offsetof(struct listed_consumer, member)
+#define RATE ALSO(has_rates), .maybe = true, .optional = true
 static const struct listing_field first_parked[] = {
     {"seq", LISTING_INT, AT(c.first_parked.seq), "its sequence number"},
     {"overdue_ms", LISTING_AGE, AT(c.first_parked.since), ALSO(now_ms),
@@ -321,16 +223,16 @@ static const struct listing_field first_parked[] = {
     {"attempts", LISTING_SMALL, AT(c.first_parked.attempts), "attempts so far"},
     {"due_at", LISTING_TIME, AT(c.first_parked.due_at), "when the next attempt is due"},
     {"error", LISTING_TEXT, AT(c.first_parked.error), "why the last attempt failed, or null"},
-    END,
+    {NULL},
 };
 
 const struct listing_field fields_consumer[] = {
     {"name", LISTING_TEXT, AT(c.spec.name), "name of the consumer"},
-    {"state", LISTING_TEXT, .get = consumer_state, .color = consumer_state_color,
-     .help = "paused, down, in-flight, retrying, waiting, behind or idle"},
+    {"state", LISTING_TEXT, AT(state), "paused, down, in-flight, retrying, waiting, behind or idle",
+     .colors = state_colors},
     {"paused", LISTING_BOOL, AT(c.paused), "whether it is paused"},
-    {"events", LISTING_TEXT, AT(c.spec.events), .text = consumer_events_text,
-     .help = "patterns of the event types it wants; empty for all"},
+    {"events", LISTING_TEXT, AT(c.spec.events),
+     "patterns of the event types it wants; empty for all", .empty = "*"},
     {"where", LISTING_TEXT, AT(c.spec.where), "its payload predicate; empty for none"},
     {"order", LISTING_NAME, AT(c.spec.order), "none, key or global", .names = store_order_names},
     {"lanes", LISTING_SMALL, AT(c.spec.lanes), "number of lanes"},
@@ -353,15 +255,15 @@ const struct listing_field fields_consumer[] = {
     {"parked", LISTING_ABOUT, AT(c.parked), ALSO(c.parked_exact),
      .help = "events that wait for a retry, for their time or behind another of their key"},
     {"parked_exact", LISTING_BOOL, AT(c.parked_exact), "false: parked is an estimate"},
-    {"first_parked", LISTING_OBJECT, .sub = first_parked, .nth = consumer_first_parked,
-     .text = consumer_first_parked_text,
-     .help = "the parked event that has been due longest, or null"},
+    {"first_parked", LISTING_OBJECT, .help = "the parked event that has been due longest, or null",
+     .sub = first_parked, ALSO(has_first_parked), .maybe = true,
+     .text = consumer_first_parked_text},
     {"dead", LISTING_INT, AT(c.dead), "dead letters", .label = "dead letters",
-     .color = consumer_dead_color},
+     .colors = loss_colors},
     {"next_due", LISTING_TIME, AT(c.next_due), "when the next retry is due, or null",
      .label = "next retry"},
-    {"down_since", LISTING_TIME, .get = consumer_down_since, .label = "sink down since",
-     .help = "when its sink went down, or null"},
+    {"down_since", LISTING_TIME, AT(down_since), "when its sink went down, or null",
+     .label = "sink down since"},
     {"last_error", LISTING_TEXT, AT(c.last_error), "why a delivery failed last, or null"},
     {"last_error_at", LISTING_TIME, AT(c.last_error_at), "when it failed, or null"},
     {"floor", LISTING_INT, AT(c.floor), "events up to here are completed",
@@ -369,42 +271,31 @@ const struct listing_field fields_consumer[] = {
     {"floor_pin", LISTING_TEXT, AT(c.floor_pin),
      "what holds back later events: position, parked or claim"},
     {"created_at", LISTING_TIME, AT(c.created_at), "when it was created", "CREATED", "created"},
-    {"delivered_per_s", LISTING_INT, .heading = "DELIVERED/S", .get = consumer_delivery_rate,
-     .only = has_delivery_rate, .help = "events delivered per second; only with status --watch"},
-    {"read_per_s", LISTING_INT, .heading = "READ/S", .get = consumer_read_rate,
-     .people_only = true},
+    {"delivered_per_s", LISTING_INT, AT(delivered_per_s),
+     "events delivered per second; only with status --watch", "DELIVERED/S", RATE},
+    {"read_per_s", LISTING_INT, AT(read_per_s), .heading = "READ/S", .people_only = true, RATE},
     {"trouble", LISTING_TEXT, .heading = "LAST ERROR", .text = consumer_trouble_text,
      .people_only = true},
-    END,
+    {NULL},
 };
 #undef AT
 #undef ALSO
+#undef RATE
 
-static void generation_events_text(struct buf *b, const void *row)
-{
-    const struct listed_generation *g = row;
-    buf_adds(b, fields_patterns(g->s.events));
-}
-
-static void generation_state_text(struct buf *b, const void *row)
-{
-    const struct listed_generation *g = row;
-    buf_adds(b, g->counts ? "current" : "replaced");
-}
+static const char *const generation_states[] = {"replaced", "current"};
 
 #define AT(member) .at = offsetof(struct listed_generation, member)
 const struct listing_field fields_generation[] = {
     {"generation", LISTING_SMALL, AT(s.generation), "number of these settings"},
     {"counts", LISTING_BOOL, AT(counts), "whether they are in effect", "STATE",
-     .text = generation_state_text},
-    {"events", LISTING_TEXT, AT(s.events), .text = generation_events_text,
-     .help = "patterns of event types; empty for all"},
+     .names = generation_states},
+    {"events", LISTING_TEXT, AT(s.events), "patterns of event types; empty for all", .empty = "*"},
     {"where", LISTING_TEXT, AT(s.where), "payload predicate; empty for none"},
     {"order", LISTING_NAME, AT(s.order), "none, key or global", .names = store_order_names},
     {"lanes", LISTING_SMALL, AT(s.lanes), "number of lanes"},
     {"since", LISTING_TIME, AT(s.since), "when they were put into effect"},
     {"by", LISTING_TEXT, AT(s.by), "who changed them, or null"},
-    END,
+    {NULL},
 };
 #undef AT
 
@@ -422,28 +313,16 @@ static const struct listing_field fields_store[] = {
     {"consumers", LISTING_INT, AT(info.consumers), "number of consumers"},
     {"dead", LISTING_INT, AT(info.dead), "number of dead letters"},
     {"now", LISTING_TIME, AT(info.now_ms), "the time of the store's clock"},
-    END,
+    {NULL},
 };
-#undef AT
-
-static const void *status_store(const void *row, size_t i)
-{
-    (void)i;
-    return row;
-}
-
-static const void *status_consumer(const void *row, size_t i)
-{
-    const struct listed_status *s = row;
-    return i < s->n ? &s->consumer[i] : NULL;
-}
 
 const struct listing_field fields_status[] = {
-    {"store", LISTING_OBJECT, .sub = fields_store, .nth = status_store, .help = "the store"},
-    {"consumers", LISTING_LIST, .sub = fields_consumer, .nth = status_consumer,
-     .help = "each of its consumers"},
-    END,
+    {"store", LISTING_OBJECT, .at = 0, "the store", .sub = fields_store},
+    {"consumers", LISTING_LIST, AT(consumer), "each of its consumers", .sub = fields_consumer,
+     .also = offsetof(struct listed_status, n), .size = sizeof(struct listed_consumer)},
+    {NULL},
 };
+#undef AT
 
 #define AT(member) .at = offsetof(struct finding, member)
 const struct listing_field fields_finding[] = {
@@ -452,5 +331,5 @@ const struct listing_field fields_finding[] = {
     {"name", LISTING_TEXT, AT(name), "name of the check"},
     {"text", LISTING_TEXT, AT(text), "the finding, and why it matters"},
     {"advice", LISTING_TEXT, AT(advice), "how to fix it, or null"},
-    END,
+    {NULL},
 };

@@ -8,12 +8,17 @@
 
 /* ---- events ---- */
 
-/* An event with its states, as passed to event_visit. */
+/* An event with its states, as passed to event_visit. (1) next_at and error are of the failed
+ * delivery whose next attempt comes first. */
 struct listed_event {
-    const struct event *ev;
+    struct event ev;
     const struct delivery_info *d;
     size_t n;
+    int64_t next_at;
+    const char *error;
 };
+struct listed_event fields_event_row(const struct event *ev, const struct delivery_info *d,
+                                     size_t n);
 
 extern const struct listing_field fields_event[];        /* struct event */
 extern const struct listing_field fields_listed_event[]; /* struct listed_event */
@@ -41,12 +46,15 @@ extern const struct listing_field fields_mark[];
 
 /* ---- consumers ---- */
 
-/* A consumer. (1) now_ms is the time of the store. (2) A rate is -1 if it is not known. */
+/* A consumer. (1) now_ms is the time of the store. (2) The rates are valid if has_rates is set. */
 struct listed_consumer {
     struct consumer_info c;
-    int64_t now_ms;
+    const char *state;
+    int64_t now_ms, down_since;
+    bool has_first_parked, has_rates;
     int64_t delivered_per_s, read_per_s;
 };
+struct listed_consumer fields_consumer_row(const struct consumer_info *c, int64_t now_ms);
 extern const struct listing_field fields_consumer[];
 #define PAIRS_CONSUMER \
     "name state events where order lanes retry created_at position behind lag_ms in_flight " \

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-const char *human_age(int64_t ms, char out[HUMAN_AGE])
+const char *human_write_age(int64_t ms, char out[HUMAN_SIZE])
 {
     static const struct {
         int64_t ms;
@@ -13,22 +13,22 @@ const char *human_age(int64_t ms, char out[HUMAN_AGE])
     if (ms < 0)
         ms = 0;
     if (ms < units[last].ms) {
-        snprintf(out, HUMAN_AGE, "%lldms", (long long)ms);
+        snprintf(out, HUMAN_SIZE, "%lldms", (long long)ms);
         return out;
     }
 
     while (ms < units[i].ms)
         i++;
-    int n = snprintf(out, HUMAN_AGE, "%lld%s", (long long)(ms / units[i].ms), units[i].unit);
+    int n = snprintf(out, HUMAN_SIZE, "%lld%s", (long long)(ms / units[i].ms), units[i].unit);
     if (i == last)
         return out;
     int64_t rest = ms % units[i].ms / units[i + 1].ms;
     if (rest)
-        snprintf(out + n, (size_t)(HUMAN_AGE - n), "%lld%s", (long long)rest, units[i + 1].unit);
+        snprintf(out + n, (size_t)(HUMAN_SIZE - n), "%lld%s", (long long)rest, units[i + 1].unit);
     return out;
 }
 
-const char *human_time(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE])
+const char *human_write_time(int64_t wall_ms, char out[HUMAN_SIZE])
 {
     out[0] = 0;
     if (wall_ms)
@@ -36,21 +36,15 @@ const char *human_time(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE])
     return out;
 }
 
-const char *human_int(int64_t n, char out[HUMAN_INT])
+const char *human_write_count(int64_t n, const char *noun, char out[HUMAN_SIZE])
 {
-    snprintf(out, HUMAN_INT, "%lld", (long long)n);
+    snprintf(out, HUMAN_SIZE, "%lld %s%s", (long long)n, noun, n == 1 ? "" : "s");
     return out;
 }
 
-const char *human_count(int64_t n, const char *noun, char out[HUMAN_COUNT])
+const char *human_write_events_wait(int64_t n, bool exact, char out[HUMAN_SIZE])
 {
-    snprintf(out, HUMAN_COUNT, "%lld %s%s", (long long)n, noun, n == 1 ? "" : "s");
-    return out;
-}
-
-const char *human_events_wait(int64_t n, bool exact, char out[HUMAN_COUNT])
-{
-    snprintf(out, HUMAN_COUNT, "%s%lld %s", exact ? "" : "about ", (long long)n,
+    snprintf(out, HUMAN_SIZE, "%s%lld %s", exact ? "" : "about ", (long long)n,
              n == 1 ? "event waits" : "events wait");
     return out;
 }

@@ -6,7 +6,9 @@
 #include <libsmartcols/libsmartcols.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "base/text.h"
+#include "base/utf8.h"
 
 /* ---- values ---- */
 
@@ -20,21 +22,34 @@ static int64_t int_at(const void *row, size_t at)
     return *(const int64_t *)at_offset(row, at);
 }
 
-/* Reads the value of a field; false: it has none. */
-static bool value_of(const struct listing_field *f, const void *row, struct listing_value *ret)
+static size_t size_at(const void *row, size_t at)
 {
-    *ret = (struct listing_value){.n = 0};
-    if (f->get)
-        return f->get(row, ret);
+    return *(const size_t *)at_offset(row, at);
+}
 
+/* A value: text for strings and JSON, n for all other types. */
+struct value {
+    struct str text;
+    int64_t n;
+};
+
+/* Reads the value of a field; false: it has none. */
+static bool value_of(const struct listing_field *f, const void *row, struct value *ret)
+{
     const void *p = at_offset(row, f->at);
+    *ret = (struct value){.n = 0};
+    if (f->maybe && !*(const bool *)at_offset(row, f->also))
+        return false;
+
     switch (f->type) {
     case LISTING_TEXT: ret->text = str_of(*(const char *const *)p); return ret->text.p;
+    case LISTING_CHARS: ret->text = str_of(p); return ret->text.n > 0;
     case LISTING_STR:
     case LISTING_JSON: ret->text = *(const struct str *)p; return ret->text.p;
     case LISTING_NAME: ret->text = str_of(f->names[*(const unsigned *)p]); return true;
     case LISTING_SMALL: ret->n = *(const int *)p; return true;
     case LISTING_BOOL: ret->n = *(const bool *)p; return true;
+    case LISTING_NOT: ret->n = !*(const bool *)p; return true;
     case LISTING_INT:
     case LISTING_ABOUT: ret->n = int_at(row, f->at); return true;
     case LISTING_TIME: ret->n = int_at(row, f->at); return ret->n != 0;
@@ -44,19 +59,15 @@ static bool value_of(const struct listing_field *f, const void *row, struct list
             ret->n = clock_since(now, at);
         return at != 0;
     }
-    default: return false;
+    case LISTING_STRINGS: return size_at(row, f->also) > 0;
+    default: return true;
     }
 }
 
-static const void *part_of(const struct listing_field *f, const void *row)
-{
-    return f->nth ? f->nth(row, 0) : at_offset(row, f->at);
-}
-
-/* Looks a field up by name, also among the parts of a row, and moves *row to the part it is in.
- * With row == NULL it only looks it up. */
+/* Looks a field up by name, also among the parts of a row, and adds to *at where in the row the
+ * struct of the field is. */
 static const struct listing_field *find_field(const struct listing_field *fields, struct str name,
-                                              const void **row)
+                                              size_t *at)
 {
     for (const struct listing_field *f = fields; f->name; f++) {
         if (f->type != LISTING_PART) {
@@ -64,69 +75,111 @@ static const struct listing_field *find_field(const struct listing_field *fields
                 return f;
             continue;
         }
-        const void *part = row ? part_of(f, *row) : NULL;
-        const struct listing_field *found = find_field(f->sub, name, row ? &part : NULL);
-        if (found && row)
-            *row = part;
-        if (found)
+        const struct listing_field *found = find_field(f->sub, name, at);
+        if (found) {
+            *at += f->at;
             return found;
+        }
     }
     return NULL;
 }
 
 /* ---- JSON ---- */
 
-/* Appends the object of a field, or the array of its objects. */
-static void add_nested(struct buf *b, const struct listing_field *f, const void *row)
+static void add_string(struct buf *b, struct str value)
 {
-    const void *one = f->nth(row, 0);
-    if (f->type == LISTING_OBJECT) {
-        if (one)
-            listing_object(b, f->sub, one);
-        else
-            buf_adds(b, "null");
-        return;
-    }
+    if (value.p && utf8_valid(value, NULL))
+        json_quote(b, value);
+    else
+        buf_adds(b, "null");
+}
 
+/* Appends valid JSON on one line, without any control character. */
+static void add_flat(struct buf *b, struct str json)
+{
+    size_t start = b->n;
+    json_flat(b, json);
+    for (size_t i = start; i < b->n; i++)
+        if (b->p[i] == '\t')
+            b->p[i] = ' ';
+}
+
+static void start_member(struct buf *b, const char *name)
+{
+    bool first = b->n == 0 || strchr("{[", b->p[b->n - 1]);
+    if (!first)
+        buf_addc(b, ',');
+    json_quote(b, str_of(name));
+    buf_addc(b, ':');
+}
+
+void listing_member_text(struct buf *b, const char *name, const char *value)
+{
+    start_member(b, name);
+    add_string(b, str_of(value));
+}
+
+void listing_member_int(struct buf *b, const char *name, int64_t value)
+{
+    start_member(b, name);
+    buf_addi64(b, value);
+}
+
+static void add_list(struct buf *b, const struct listing_field *f, const void *row)
+{
+    const char *element = *(const char *const *)at_offset(row, f->at);
+    size_t n = size_at(row, f->also);
     buf_addc(b, '[');
-    for (size_t i = 0; one; one = f->nth(row, ++i)) {
+    for (size_t i = 0; i < n; i++) {
         if (i)
             buf_addc(b, ',');
-        listing_object(b, f->sub, one);
+        if (f->type == LISTING_STRINGS)
+            add_string(b, str_of(((const char *const *)element)[i]));
+        else
+            listing_object(b, f->sub, element + i * f->size);
     }
     buf_addc(b, ']');
 }
 
-static void add_json_value(struct buf *b, const struct listing_field *f, const void *row)
+static void add_json(struct buf *b, const struct listing_field *f, const void *row)
 {
-    char time[CLOCK_RFC3339_SIZE];
-    struct listing_value v;
+    struct value v;
     bool some = value_of(f, row, &v);
     if (!some && f->type != LISTING_AGE) {
-        buf_adds(b, "null");
+        buf_adds(b, f->none ? f->none : "null");
         return;
     }
     switch (f->type) {
+    case LISTING_NOT:
     case LISTING_BOOL: buf_adds(b, v.n ? "true" : "false"); break;
-    case LISTING_TIME: member_value(b, str_of(human_time(v.n, time))); break;
-    case LISTING_JSON: member_json(b, v.text); break;
+    case LISTING_TIME: add_string(b, str_of(human_time(v.n))); break;
+    case LISTING_JSON:
+        /* Text that is not valid JSON becomes a string. */
+        if (json_parse(v.text, NULL, NULL, NULL) == 0)
+            add_flat(b, v.text);
+        else
+            add_string(b, v.text);
+        break;
     case LISTING_TEXT:
+    case LISTING_CHARS:
     case LISTING_NAME:
-    case LISTING_STR: member_value(b, v.text); break;
+    case LISTING_STR: add_string(b, v.text); break;
+    case LISTING_OBJECT: listing_object(b, f->sub, at_offset(row, f->at)); break;
+    case LISTING_STRINGS:
+    case LISTING_LIST: add_list(b, f, row); break;
+    case LISTING_OWN: f->json(b, row); break;
     default: buf_addi64(b, v.n);
     }
 }
 
 static bool is_left_out(const struct listing_field *f, const void *row)
 {
-    struct listing_value v;
-    if (f->people_only)
+    struct value v;
+    if (f->people_only || !f->optional)
+        return f->people_only;
+    if (!value_of(f, row, &v))
         return true;
-    if (f->only && !f->only(row))
-        return true;
-    if (!f->optional)
-        return false;
-    return !value_of(f, row, &v) || (f->type == LISTING_BOOL && !v.n);
+    return f->type == LISTING_BOOL && !f->maybe && !v.n;
 }
 
 void listing_members(struct buf *b, const struct listing_field *fields, const void *row)
@@ -135,17 +188,11 @@ void listing_members(struct buf *b, const struct listing_field *fields, const vo
         if (is_left_out(f, row))
             continue;
         if (f->type == LISTING_PART) {
-            listing_members(b, f->sub, part_of(f, row));
+            listing_members(b, f->sub, at_offset(row, f->at));
             continue;
         }
-
-        member_start(b, f->name);
-        if (f->json)
-            f->json(b, row);
-        else if (f->sub)
-            add_nested(b, f, row);
-        else
-            add_json_value(b, f, row);
+        start_member(b, f->name);
+        add_json(b, f, row);
     }
 }
 
@@ -214,24 +261,21 @@ static int set_cell(struct libscols_line *ln, size_t column, const struct buf *t
     return r;
 }
 
-/* Appends the value of a field in human-readable form; nothing if there is none. */
-static void add_text(struct buf *b, const struct listing_field *f, const void *row)
+static void add_value_text(struct buf *b, const struct listing_field *f, const void *row)
 {
-    char age[HUMAN_AGE], time[CLOCK_RFC3339_SIZE];
-    struct listing_value v;
-    if (f->text) {
-        f->text(b, row);
-        return;
-    }
+    static const char *const answers[] = {"no", "yes"};
+    struct value v;
     if (!value_of(f, row, &v))
         return;
 
     switch (f->type) {
-    case LISTING_BOOL: buf_adds(b, v.n ? "yes" : "no"); break;
-    case LISTING_TIME: buf_adds(b, human_time(v.n, time)); break;
-    case LISTING_AGE: buf_adds(b, human_age(v.n, age)); break;
-    case LISTING_JSON: member_flat(b, v.text); break;
+    case LISTING_NOT:
+    case LISTING_BOOL: buf_adds(b, (f->names ? f->names : answers)[v.n]); break;
+    case LISTING_TIME: buf_adds(b, human_time(v.n)); break;
+    case LISTING_AGE: buf_adds(b, human_age(v.n)); break;
+    case LISTING_JSON: add_flat(b, v.text); break;
     case LISTING_TEXT:
+    case LISTING_CHARS:
     case LISTING_NAME:
     case LISTING_STR: buf_addstr(b, v.text); break;
     default:
@@ -239,6 +283,17 @@ static void add_text(struct buf *b, const struct listing_field *f, const void *r
             buf_addc(b, '~');
         buf_addi64(b, v.n);
     }
+}
+
+/* Appends the value of a field in human-readable form to an empty buffer. */
+static void add_text(struct buf *b, const struct listing_field *f, const void *row)
+{
+    if (f->text)
+        f->text(b, row);
+    else
+        add_value_text(b, f, row);
+    if (b->n == 0 && f->empty)
+        buf_adds(b, f->empty);
 }
 
 /* Cuts the next word off a list of names. p == NULL: there is none. */
@@ -263,7 +318,10 @@ static int add_column(struct listing *l, struct str word, struct error *err)
         width = CUT_TO; /* libsmartcols cuts columns with such a hint before others */
     bool dash = word.p[word.n - 1] == '-';
     word.n -= dash;
-    const struct listing_field *f = find_field(l->form.fields, word, NULL);
+    struct listing_column *column = &l->column[l->n_columns];
+    *column = (struct listing_column){.dash = dash};
+    const struct listing_field *f = find_field(l->form.fields, word, &column->at);
+    column->field = f;
 
     char heading[32];
     snprintf(heading, sizeof heading, "%s", f->heading ? f->heading : f->name);
@@ -275,10 +333,7 @@ static int add_column(struct listing *l, struct str word, struct error *err)
     int flags = (right ? SCOLS_FL_RIGHT : 0) | (cut ? SCOLS_FL_TRUNC : 0);
     if (!scols_table_new_column(l->tb, heading, width, flags))
         return err_nomem(err);
-    l->column[l->n_columns].field = f;
-    l->column[l->n_columns].name = word;
-    l->column[l->n_columns].cut = cut;
-    l->column[l->n_columns++].dash = dash;
+    l->n_columns++;
     return 0;
 }
 
@@ -299,16 +354,19 @@ static int print_page(struct libscols_table *tb, struct error *err)
 
 static int add_cell(struct listing *l, struct libscols_line *ln, size_t i, const void *row)
 {
-    const struct listing_field *f = find_field(l->form.fields, l->column[i].name, &row);
+    const struct listing_field *f = l->column[i].field;
     struct buf text;
     buf_init(&text, LISTING_MAX);
-    add_text(&text, f, row);
+    add_text(&text, f, at_offset(row, l->column[i].at));
     if (text.n == 0 && l->column[i].dash)
         buf_addc(&text, '-');
     int r = set_cell(ln, i, &text);
-    buf_release(&text);
 
-    const char *color = f->color ? f->color(row) : NULL;
+    const struct listing_color *k = f->colors;
+    while (k && k->text && !str_is((struct str){text.p, text.n}, k->text))
+        k++;
+    const char *color = k ? k->color : NULL;
+    buf_release(&text);
     struct libscols_cell *cell = scols_line_get_cell(ln, i);
     if (r == 0 && color && cell)
         r = scols_cell_set_color(cell, color);
@@ -322,8 +380,7 @@ int listing_start(struct listing *l, const struct listing_form *form, struct err
     *l = (struct listing){.form = *form};
     if (form->json) {
         buf_init(&l->b, LISTING_MAX);
-        if (!form->lines)
-            buf_addc(&l->b, '[');
+        buf_addc(&l->b, '[');
         return 0;
     }
 
@@ -340,43 +397,44 @@ int listing_start(struct listing *l, const struct listing_form *form, struct err
     return r;
 }
 
-int listing_remark(struct listing *l, const struct listing_field *fields, const void *row,
-                   struct error *err)
+int listing_remark(struct listing *l, const struct listing_field *fields, const void *row)
 {
-    if (!l->form.lines)
-        buf_adds(&l->b, l->n ? ",\n" : "\n");
+    if (l->failed.code)
+        return -1;
+    buf_adds(&l->b, l->n ? ",\n" : "\n");
     listing_object(&l->b, fields, row);
-    if (l->form.lines)
-        buf_addc(&l->b, '\n');
     l->n++;
-    return listing_flush(&l->b, l->form.out, err);
+    return listing_flush(&l->b, l->form.out, &l->failed);
 }
 
-int listing_add(struct listing *l, const void *row, struct error *err)
+int listing_add(struct listing *l, const void *row)
 {
     if (l->form.json)
-        return listing_remark(l, l->form.fields, row, err);
+        return listing_remark(l, l->form.fields, row);
+    if (l->failed.code)
+        return -1;
 
     l->n++;
-    if (scols_table_get_nlines(l->tb) >= PAGE_LINES && print_page(l->tb, err) != 0)
+    if (scols_table_get_nlines(l->tb) >= PAGE_LINES && print_page(l->tb, &l->failed) != 0)
         return -1;
     struct libscols_line *ln = scols_table_new_line(l->tb, NULL);
-    if (!ln)
-        return err_nomem(err);
-    for (size_t i = 0; i < l->n_columns; i++) {
+    for (size_t i = 0; ln && i < l->n_columns; i++) {
         if (add_cell(l, ln, i, row) != 0)
-            return err_nomem(err);
+            ln = NULL;
     }
-    return 0;
+    return ln ? 0 : err_nomem(&l->failed);
 }
 
 int listing_end(struct listing *l, int r, struct error *err)
 {
+    if (r == 0 && l->failed.code) {
+        *err = l->failed;
+        r = -1;
+    }
     if (r == 0 && l->tb && !scols_table_is_empty(l->tb))
         r = table_error(scols_print_table(l->tb), err);
     if (r == 0 && !l->tb) {
-        if (!l->form.lines)
-            buf_adds(&l->b, l->n ? "\n]\n" : "]\n");
+        buf_adds(&l->b, l->n ? "\n]\n" : "]\n");
         r = listing_flush(&l->b, l->form.out, err);
     }
     if (l->tb)
@@ -385,26 +443,34 @@ int listing_end(struct listing *l, int r, struct error *err)
     return r;
 }
 
+int listing_rows(const struct listing_form *form, const void *rows, size_t n, size_t size,
+                 struct error *err)
+{
+    struct listing l;
+    if (listing_start(&l, form, err) != 0)
+        return -1;
+    for (size_t i = 0; i < n; i++)
+        listing_add(&l, (const char *)rows + i * size);
+    return listing_end(&l, 0, err);
+}
+
 /* Adds a line with a name and a value, unless the value is empty. */
 static int add_pair(struct libscols_table *tb, const struct listing_field *f, const void *row)
 {
-    struct buf label, value;
-    buf_init(&label, 256);
+    char label[64];
+    struct buf value;
+    struct libscols_line *ln = NULL;
+    snprintf(label, sizeof label, "%s", f->label ? f->label : f->name);
+    for (char *c = label; (c = strchr(c, '_'));)
+        *c = ' ';
     buf_init(&value, LISTING_MAX);
-    buf_adds(&label, f->label ? f->label : f->name);
-    for (size_t i = 0; i < label.n; i++) {
-        if (label.p[i] == '_')
-            label.p[i] = ' ';
-    }
     add_text(&value, f, row);
 
     int r = value.failed ? -1 : 0;
-    struct libscols_line *ln = NULL;
     if (r == 0 && value.n) {
         ln = scols_table_new_line(tb, NULL);
-        r = ln && set_cell(ln, 0, &label) == 0 ? set_cell(ln, 1, &value) : -1;
+        r = ln && scols_line_set_data(ln, 0, label) == 0 ? set_cell(ln, 1, &value) : -1;
     }
-    buf_release(&label);
     buf_release(&value);
     return r;
 }
@@ -421,9 +487,9 @@ int listing_pairs(FILE *out, const struct listing_field *fields, const char *nam
 
     struct str word;
     while (r == 0 && (word = next_word(&names)).p) {
-        const void *part = row;
-        const struct listing_field *f = find_field(fields, word, &part);
-        if (add_pair(tb, f, part) != 0)
+        size_t at = 0;
+        const struct listing_field *f = find_field(fields, word, &at);
+        if (add_pair(tb, f, at_offset(row, at)) != 0)
             r = err_nomem(err);
     }
     if (r == 0)
@@ -438,14 +504,17 @@ static const char *type_name(const struct listing_field *f)
 {
     switch (f->type) {
     case LISTING_TEXT:
+    case LISTING_CHARS:
     case LISTING_NAME:
     case LISTING_STR: return "string";
+    case LISTING_NOT:
     case LISTING_BOOL: return "boolean";
     case LISTING_TIME: return "time";
     case LISTING_AGE: return "milliseconds";
     case LISTING_JSON: return "JSON";
     case LISTING_OBJECT: return "object";
     case LISTING_LIST: return "array";
+    case LISTING_STRINGS: return "array of strings";
     case LISTING_OWN: return f->kind;
     default: return "integer";
     }

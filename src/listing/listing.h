@@ -22,25 +22,27 @@
 /* How the value of a field is stored in its row, and its type in JSON. */
 enum listing_type {
     LISTING_TEXT,  /* const char *, NULL: none; a string */
+    LISTING_CHARS, /* char[], "": none; a string */
     LISTING_STR,   /* struct str, p == NULL: none; a string */
     LISTING_INT,   /* int64_t */
     LISTING_SMALL, /* int; an integer */
     LISTING_ABOUT, /* int64_t, and at `also` a bool: whether it is exact; for people 30 or ~30 */
     LISTING_NAME,  /* an enum, shown as `names` has it; a string */
     LISTING_BOOL,
+    LISTING_NOT,    /* bool, the opposite of the value */
     LISTING_TIME,   /* int64_t, wall clock in ms, 0: none; a string in RFC 3339 */
     LISTING_AGE,    /* int64_t, the same, and at `also` the time now; milliseconds, 0 for none */
     LISTING_JSON,   /* struct str with JSON; that value itself */
-    LISTING_OBJECT, /* an object of the fields in `sub`, from nth(row, 0); null if that is NULL */
-    LISTING_LIST,   /* an array of such objects, from nth(row, 0) on up to the first NULL */
-    LISTING_PART,   /* the fields in `sub` are members of the row itself: of nth(row, 0), or `at` */
-    LISTING_OWN,    /* `json` appends it; `kind` is its type */
+    LISTING_OBJECT, /* a struct with the fields in `sub`; an object */
+    LISTING_LIST,   /* a pointer to such structs of `size` bytes, at `also` their number (size_t) */
+    LISTING_STRINGS, /* a pointer to const char *, at `also` their number (size_t); an array */
+    LISTING_PART,    /* a struct with the fields in `sub`, which are members of the row itself */
+    LISTING_OWN,     /* `json` appends it; `kind` is its type */
 };
 
-/* The result of `get`: text for strings and JSON, n for all other types. */
-struct listing_value {
-    struct str text;
-    int64_t n;
+/* The color of a cell with this text; NULL: with any other. */
+struct listing_color {
+    const char *text, *color;
 };
 
 /* A field of a row. An array of them ends with name == NULL. */
@@ -52,16 +54,18 @@ struct listing_field {
     const char *heading; /* over the column; NULL: the name in capitals */
     const char *label;   /* in a list of names and values; NULL: the name */
     size_t also;
-    const char *const *names;
-    bool (*get)(const void *row, struct listing_value *ret); /* instead of `at`; false: no value */
-    void (*text)(struct buf *b, const void *row);            /* for people, if that differs */
+    const char *const *names; /* of a bool: for people, instead of no and yes */
+    bool maybe;               /* at `also` is a bool: whether there is a value */
+    bool optional; /* the JSON member is left out without a value; also a bool that is false, unless
+                    * it is `maybe` */
+    const char *none;                             /* JSON for no value, instead of null */
+    const char *empty;                            /* for people, instead of nothing */
+    void (*text)(struct buf *b, const void *row); /* for people, if that differs */
     void (*json)(struct buf *b, const void *row);
     const char *kind;
-    bool optional; /* the JSON member is left out without a value, or if it is false */
-    bool (*only)(const void *row);         /* the JSON member is left out if this is false */
-    const char *(*color)(const void *row); /* of the cell; NULL: none */
+    const struct listing_color *colors; /* ends with text == NULL */
     const struct listing_field *sub;
-    const void *(*nth)(const void *row, size_t i);
+    size_t size;
     bool people_only; /* no JSON member */
 };
 
@@ -87,7 +91,6 @@ struct listing_form {
     const char *columns;
     FILE *out;
     bool json;
-    bool lines; /* with json: one object per line instead of an array */
     bool color;
 };
 
@@ -97,25 +100,31 @@ struct listing_form {
  * NULL with form.json. */
 struct listing {
     struct listing_form form;
-    struct {
+    struct listing_column {
         const struct listing_field *field;
-        struct str name;
-        bool cut, dash;
+        size_t at; /* where in the row the struct of the field is */
+        bool dash;
     } column[LISTING_COLUMNS];
     size_t n_columns;
     struct libscols_table *tb;
     struct buf b;
-    int64_t n; /* rows so far */
+    int64_t n;           /* rows so far */
+    struct error failed; /* code 0: it has not */
 };
 
 /* After listing_start has succeeded, the caller ends the listing with listing_end. */
 int listing_start(struct listing *l, const struct listing_form *form, struct error *err);
-int listing_add(struct listing *l, const void *row, struct error *err);
+/* listing_add adds a row. After a failure it returns -1 and does nothing; listing_end reports
+ * it. */
+int listing_add(struct listing *l, const void *row);
 /* listing_remark adds an object with other fields after the rows. Only for JSON. */
-int listing_remark(struct listing *l, const struct listing_field *fields, const void *row,
-                   struct error *err);
-/* listing_end prints the remaining rows and releases the listing. After a failure (r != 0) it only
- * releases it. It returns -1 after a failure, or if it fails itself. */
+int listing_remark(struct listing *l, const struct listing_field *fields, const void *row);
+/* listing_rows prints a whole listing, of n rows of `size` bytes each. */
+int listing_rows(const struct listing_form *form, const void *rows, size_t n, size_t size,
+                 struct error *err);
+/* listing_end prints the remaining rows and releases the listing. After a failure, of the listing
+ * or of the source of its rows (r != 0), it only releases it. It returns -1 after a failure, or if
+ * it fails itself. */
 int listing_end(struct listing *l, int r, struct error *err);
 
 /* ---- documentation ---- */
@@ -127,36 +136,27 @@ void listing_document(const struct listing_field *fields, listing_visit *visit, 
 
 /* ---- text for people ---- */
 
-#define HUMAN_AGE 32
+/* Each returns a text that lives as long as the block with the call. */
+#define HUMAN_SIZE 64
+#define HUMAN(function, ...) human_##function(__VA_ARGS__, (char[HUMAN_SIZE]){""})
 /* human_age writes a duration in two units at most: 350ms, 12s, 3m10s, 2h, 4d6h. */
-const char *human_age(int64_t ms, char out[HUMAN_AGE]);
+#define human_age(ms) HUMAN(write_age, ms)
 /* human_time writes a time in RFC 3339, or "" for 0. */
-const char *human_time(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE]);
-#define HUMAN_INT 24
-const char *human_int(int64_t n, char out[HUMAN_INT]);
-#define HUMAN_COUNT 64
+#define human_time(wall_ms) HUMAN(write_time, wall_ms)
 /* human_count writes a number and its noun, in the plural unless n is 1. */
-const char *human_count(int64_t n, const char *noun, char out[HUMAN_COUNT]);
+#define human_count(n, noun) HUMAN(write_count, n, noun)
 /* human_events_wait writes "1 event waits" or "about 30 events wait". */
-const char *human_events_wait(int64_t n, bool exact, char out[HUMAN_COUNT]);
+#define human_events_wait(n, exact) HUMAN(write_events_wait, n, exact)
+const char *human_write_age(int64_t ms, char out[HUMAN_SIZE]);
+const char *human_write_time(int64_t wall_ms, char out[HUMAN_SIZE]);
+const char *human_write_count(int64_t n, const char *noun, char out[HUMAN_SIZE]);
+const char *human_write_events_wait(int64_t n, bool exact, char out[HUMAN_SIZE]);
 
 /* ---- members of a JSON object ---- */
 
-/* Each function appends `"name":value`, with a comma before all but the first. An absent string or
- * time is null, and so is a string that is not UTF-8, which this library cannot have stored. */
-void member_start(struct buf *b, const char *name); /* only `"name":`; the value follows */
-void member_text(struct buf *b, const char *name, const char *value);
-void member_str(struct buf *b, const char *name, struct str value);
-void member_int(struct buf *b, const char *name, int64_t value);
-void member_bool(struct buf *b, const char *name, bool value);
-void member_time(struct buf *b, const char *name, int64_t wall_ms);
-
-/* member_value appends a string alone, without a name. */
-void member_value(struct buf *b, struct str value);
-/* member_json appends JSON on one line, without a name. It quotes text that is not valid JSON as a
- * string. */
-void member_json(struct buf *b, struct str json);
-/* member_flat appends valid JSON on one line, without any control character. */
-void member_flat(struct buf *b, struct str json);
+/* Each function appends `"name":value`, with a comma before all but the first. An absent string is
+ * null, and so is a string that is not UTF-8, which this library cannot have stored. */
+void listing_member_text(struct buf *b, const char *name, const char *value);
+void listing_member_int(struct buf *b, const char *name, int64_t value);
 
 #endif

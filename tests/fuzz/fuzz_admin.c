@@ -26,21 +26,20 @@ static struct peer {
     struct admin *server;
     struct admin_address at;
     bool asks;
+    struct admin_config cfg;
 } peers[2];
 
 static void start(struct peer *p, outbox *ob)
 {
-    static atomic_llong reloads[2];
     char url[ADMIN_ADDRESS];
     struct error err;
     struct admin_door door = {.tokens = NULL};
-    struct admin_config cfg = {
-        .ob = ob, .store = "sqlite", .patience_ms = 1000, .reloads = reloads, .wake_fd = -1};
+    p->cfg = (struct admin_config){.ob = ob, .store = "sqlite", .patience_ms = 1000, .wake_fd = -1};
     if (p->asks && access_tokens_load(NULL, VARIABLE, &door.tokens, &err) != 0)
         abort();
     if (admin_address_parse("127.0.0.1:0", &door.address, &err) != 0)
         abort();
-    if (admin_start(&cfg, &door, &p->server, url, &err) != 0)
+    if (admin_start(&p->cfg, &door, &p->server, url, &err) != 0)
         abort();
     p->at = door.address;
     p->at.at.v4.sin_port = htons((uint16_t)atoi(strrchr(url, ':') + 1));

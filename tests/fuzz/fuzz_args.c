@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         p = end;
     }
     config_init(&cli.config);
-    if (options_parse(&cli, argc, argv, &err) != 0)
+    if (commands_parse(&cli, argc, argv, &err) != 0)
         MUST(err.code != ERR_NONE && err.code != ERR_INTERNAL && err.text[0]);
     else
         MUST(cli.cmd || cli.args.help);

@@ -18,11 +18,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     config_init(&c);
     if (config_file(&c, path, &err) == 0 && config_settings(&c, &s, &err) == 0) {
-        const char *const *names = config_consumers(&c, &count);
+        const struct named *names = config_consumers(&c, &count);
         for (size_t i = 0; i < count; i++) {
-            MUST(store_name_check(names[i], &err) == 0);
+            MUST(store_name_check(names[i].name, &err) == 0);
             for (const struct option_def *o = consumer_options; o->name; o++)
-                config_get(&c, names[i], o);
+                config_get(&c, names[i].name, o);
         }
     } else
         MUST(err.code != ERR_NONE && err.code != ERR_INTERNAL && err.text[0]);

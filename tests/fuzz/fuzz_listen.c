@@ -53,11 +53,12 @@ static void start(struct peer *p)
 {
     unsigned port = 0;
     p->cli.args.json = p->verifies;
-    p->cli.args.webhook = (struct webhook_args){.address = "127.0.0.1",
-                                                .status = 204,
-                                                .request_ms = 60000,
-                                                .body_max = 65 << 20,
-                                                .secret_env = p->verifies ? VARIABLE : NULL};
+    const struct webhook_args args = {.address = "127.0.0.1",
+                                      .status = 204,
+                                      .request_ms = 60000,
+                                      .body_max = 65 << 20,
+                                      .secret_env = p->verifies ? VARIABLE : NULL};
+    memcpy(p->cli.args.own, &args, sizeof args);
     if (pthread_create(&p->thread, NULL, serve, p) != 0)
         abort();
     for (int i = 0; i < 1000 && port == 0; i++) {

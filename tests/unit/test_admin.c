@@ -14,7 +14,7 @@
 
 #include "admin/access.h"
 #include "admin/admin.h"
-#include "admin/server.h"
+#include "admin/connections.h"
 #include "base/ipnet.h"
 
 #define TOKEN "0123456789abcdef0123456789abcdef"

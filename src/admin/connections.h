@@ -1,7 +1,7 @@
-/* server.h: the parts of the HTTP server of a relay: the socket it listens on (socket.c), and its
- * open connections (connections.c). */
-#ifndef ADMIN_SERVER_H
-#define ADMIN_SERVER_H
+/* connections.h: the socket that the HTTP server of a relay listens on, and its open connections.
+ */
+#ifndef ADMIN_CONNECTIONS_H
+#define ADMIN_CONNECTIONS_H
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -26,15 +26,15 @@ struct socket_wish {
     mode_t mode; /* of a unix socket */
 };
 
-/* socket_listen returns a listening socket in *ret. In the file system it replaces a socket that no
- * process is listening on, but neither one in use nor any other file. *ret_file is for
- * socket_remove at the end. */
-int socket_listen(const struct socket_wish *w, struct socket_file *ret_file, int *ret,
-                  struct error *err);
-/* socket_remove removes the socket from the file system, if it is still ours. */
-void socket_remove(struct socket_file *file);
-/* socket_say writes where a socket listens: http://127.0.0.1:8025 or unix:PATH. */
-void socket_say(int fd, char out[ADMIN_ADDRESS]);
+/* connections_listen returns a listening socket in *ret. In the file system it replaces a socket
+ * that no process is listening on, but neither one in use nor any other file. *ret_file is for
+ * connections_unlisten at the end. */
+int connections_listen(const struct socket_wish *w, struct socket_file *ret_file, int *ret,
+                       struct error *err);
+/* connections_unlisten removes the socket from the file system, if it is still ours. */
+void connections_unlisten(struct socket_file *file);
+/* connections_url writes where a socket listens: http://127.0.0.1:8025 or unix:PATH. */
+void connections_url(int fd, char out[ADMIN_ADDRESS]);
 
 /* ---- connections ---- */
 
