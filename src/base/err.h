@@ -63,6 +63,14 @@ int err_prefix(struct error *err, const char *fmt, ...) __attribute__((format(pr
 /* err_nomem reports that memory ran out. Returns -1. */
 int err_nomem(struct error *err);
 
+/* err_copy copies an error that is set, unless err is NULL. Returns -1. */
+static inline int err_copy(struct error *err, const struct error *from)
+{
+    if (err)
+        *err = *from;
+    return -1;
+}
+
 /* Static analysis sees one file at a time, so these attributes state the return values. */
 #if defined(OUTBOX_ANALYSIS) && !defined(ERR_C)
 #define err_set(...) (err_set(__VA_ARGS__), -1)
