@@ -36,11 +36,10 @@ int metrics_scrape(struct scrape *l, const struct admin_config *cfg, struct stor
     for (size_t i = 0; i < 2; i++)
         l->m.reloads[i] = atomic_load(&cfg->reloads[i]);
     if (ob) {
-        struct manage_memory memory = manage_memory(ob);
-        l->m.memory_limit = memory.limit;
-        l->m.memory_peak = memory.peak;
+        l->m.memory_limit = ob->sv.memory;
+        l->m.memory_peak = (int64_t)atomic_load(&ob->sv.budget.peak);
     }
-    if (ob && manage_views(ob, &v, &n, err) != 0)
+    if (ob && supervisor_views(&ob->sv, &v, &n, err) != 0)
         return -1;
 
     l->consumer = calloc(n + 1, sizeof *l->consumer);

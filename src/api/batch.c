@@ -389,9 +389,7 @@ static int claim_all(outbox_batch *b, const outbox_claim *c, struct error *err)
 
     if (!first.code || b->n > 0)
         return 0;
-    if (err)
-        *err = first;
-    return -1;
+    return err_copy(err, &first);
 }
 
 /* outbox_claim_batch hands out an empty batch if there is nothing to do; only a failure is an

@@ -192,6 +192,20 @@ int api_consumer_expand(outbox_consumer *c, struct error *err)
     return 0;
 }
 
+int api_consumer_start(outbox_consumer *c, bool strict, struct error *err)
+{
+    if (api_consumer_expand(c, err) != 0)
+        return -1;
+    for (size_t i = 0; i < c->n_workers; i++) {
+        if (supervisor_add(&c->ob->sv, c->workers[i], strict, err) == 0)
+            continue;
+        while (i-- > 0)
+            supervisor_remove(&c->ob->sv, c->workers[i]);
+        return -1;
+    }
+    return 0;
+}
+
 /* Whether the consumer exists for outbox_claim_batch only. */
 static bool is_claimed_for(const outbox_consumer *c)
 {
@@ -293,6 +307,21 @@ void api_consumer_free(outbox_consumer *c)
     free(c->handlers);
     consumer_release(&c->c);
     free(c);
+}
+
+/* Unlinks the consumer under the lock, because outbox_wake goes through the list. */
+void api_consumer_stop(outbox_consumer *c)
+{
+    outbox *ob = c->ob;
+    outbox_consumer **at = &ob->consumers;
+    for (size_t i = 0; i < c->n_workers; i++)
+        supervisor_remove(&ob->sv, c->workers[i]);
+    pthread_mutex_lock(&ob->sv.lock);
+    while (*at != c)
+        at = &(*at)->next;
+    *at = c->next;
+    pthread_mutex_unlock(&ob->sv.lock);
+    api_consumer_free(c);
 }
 
 OUTBOX_API int outbox_consumer_new(outbox *ob, const char *name, outbox_consumer **ret,

@@ -234,9 +234,7 @@ static int register_consumer(struct worker *w, bool strict, struct error *err)
     bool stands_by = why->code != 0;
     if (!strict || !stands_by)
         return 0;
-    if (err)
-        *err = *why;
-    return -1;
+    return err_copy(err, why);
 }
 
 int supervisor_add(struct supervisor *sv, struct worker *w, bool strict, struct error *err)

@@ -101,25 +101,19 @@ static struct store *store_of(outbox_tx *tx)
 OUTBOX_API struct sqlite3 *outbox_tx_sqlite(outbox_tx *tx)
 {
     struct store *st = store_of(tx);
-    if (!st)
-        return NULL;
-    return sqlite_handle(st);
+    return st ? sqlite_handle(st) : NULL;
 }
 
 OUTBOX_API struct pg_conn *outbox_tx_pg(outbox_tx *tx)
 {
     struct store *st = store_of(tx);
-    if (!st)
-        return NULL;
-    return pg_handle(st);
+    return st ? pg_handle(st) : NULL;
 }
 
 OUTBOX_API struct st_mysql *outbox_tx_mariadb(outbox_tx *tx)
 {
     struct store *st = store_of(tx);
-    if (!st)
-        return NULL;
-    return mdb_handle(st);
+    return st ? mdb_handle(st) : NULL;
 }
 
 /* The error of a handler that runs outside a transaction. */

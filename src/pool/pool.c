@@ -213,9 +213,7 @@ int pool_acquire(struct pool_set *set, const struct pool_user *user, struct pool
         others_may_do = is_any_good(set, clock_mono(set->clock), true);
         pthread_mutex_unlock(&set->lock);
     } while (others_may_do);
-    if (err)
-        *err = why;
-    return -1;
+    return err_copy(err, &why);
 }
 
 void pool_release(struct pool_set *set, struct pool_conn *c, const struct error *why)
@@ -339,11 +337,6 @@ int pool_open(struct store *st, const struct pool_config *cfg, struct pool **ret
     }
     *ret = p;
     return 0;
-}
-
-int pool_watch(struct pool *p, struct error *err)
-{
-    return watcher_start(p, err);
 }
 
 void pool_close(struct pool *p)

@@ -48,11 +48,8 @@ int pg_consumer_put(struct store *base, const struct consumer_spec *c, bool *ret
     if (c->lanes < 1 || c->lanes > STORE_LANES_MAX)
         return err_set(err, ERR_CONFIG, "lanes must be 1 to %d", STORE_LANES_MAX);
     PGresult *r = consumer_register(pg_of(base), c, &why);
-    if (!r) {
-        if (err)
-            *err = why;
-        return -1;
-    }
+    if (!r)
+        return err_copy(err, &why);
     if (ret_created)
         *ret_created = pg_true(r, 0, 0);
     PQclear(r);
@@ -71,7 +68,7 @@ int pg_consumer_pause(struct store *base, const char *name, bool paused, struct 
 int pg_consumer_report(struct store *base, const char *name, const char *text, struct error *err)
 {
     char kept[TEXT_KEPT_MAX];
-    return pg_exec(pg_of(base), err, NULL, "SELECT @schema@._report($1, $2)", "ss", name,
+    return pg_exec(pg_of(base), err, "SELECT @schema@._report($1, $2)", "ss", name,
                    text_kept(text, kept));
 }
 

@@ -242,7 +242,7 @@ static const char lock_meta_sql[] =
 static int upgrade_once(struct migrating *m, struct error *err)
 {
     struct pg_store *st = m->st;
-    if (pg_begin(&st->base, err) != 0)
+    if (pg_begin_own(&st->base, err) != 0)
         return -1;
     if (pg_simple(st, no_limits_sql, err) != 0)
         goto undo;
@@ -338,11 +338,8 @@ static int upgrade_patiently(struct migrating *m, struct error *err)
             continue;
 
         bool only_busy = why.code == ERR_BUSY && m->from > 0;
-        if (!only_busy) {
-            if (err)
-                *err = why;
-            return -1;
-        }
+        if (!only_busy)
+            return err_copy(err, &why);
         if (spent + pause > patience)
             return err_class(
                 err, ERR_BUSY, CLASS_RETRY, 0,

@@ -17,7 +17,7 @@ void pg_close(struct store *base)
     PQfinish(st->db);
     for (size_t i = 0; i < st->n_cached; i++)
         free(st->cached[i].text);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < PG_FOREIGN; i++)
         free(st->foreign[i]);
     pg_wakeup_release(&st->wakeup);
     arena_release(&st->ahead.a);
@@ -31,7 +31,6 @@ void pg_close(struct store *base)
     free(st->quoted);
     free(st->literal);
     free(st->tenant);
-    free(st->answer);
     free(st);
 }
 
@@ -83,15 +82,14 @@ static int start(struct pg_store *st, struct store **ret, struct error *err)
     return -1;
 }
 
-static int pg_open(const char *url, const struct store_options *opt, struct store **ret,
-                   struct error *err)
+int pg_open(const char *url, const struct store_options *opt, struct store **ret, struct error *err)
 {
     struct pg_store *st = pg_new(url, PG_SCHEMA, opt, err);
     return st ? start(st, ret, err) : -1;
 }
 
 /* Opens another handle on the same outbox, with its own connection. */
-static int pg_dup(struct store *base, struct store **ret, struct error *err)
+int pg_dup(struct store *base, struct store **ret, struct error *err)
 {
     const struct pg_store *from = pg_of(base);
     struct pg_store *st = store_new(&from->opt);
@@ -135,7 +133,7 @@ static int begin(struct pg_store *st, const char *text, struct error *err)
     return 0;
 }
 
-int pg_begin(struct store *base, struct error *err)
+int pg_begin_own(struct store *base, struct error *err)
 {
     struct pg_store *st = pg_of(base);
     if (begin(st, BEGIN "; SET LOCAL search_path = " PG_PATH, err) != 0)
@@ -146,7 +144,7 @@ int pg_begin(struct store *base, struct error *err)
 
 /* Sets the search_path that the application's statements would have on their own connection. An
  * exposed or pooled connection has it already. */
-int pg_begin_shared(struct store *base, struct error *err)
+int pg_begin(struct store *base, struct error *err)
 {
     struct pg_store *st = pg_of(base);
     const char *text = BEGIN "; SET LOCAL search_path = DEFAULT";
@@ -191,64 +189,48 @@ void pg_rollback(struct store *base)
     st->in_tx = false;
 }
 
+enum tx_state pg_tx_state(struct store *base)
+{
+    struct pg_store *st = pg_of(base);
+    if (PQstatus(st->db) != CONNECTION_OK)
+        return TX_LOST;
+    if (!st->in_tx)
+        return TX_GONE;
+    switch (PQtransactionStatus(st->db)) {
+    case PQTRANS_INTRANS: return TX_OPEN;
+    case PQTRANS_INERROR: return TX_FAILED;
+    default: return TX_GONE;
+    }
+}
+
+/* Recognises by the SQLSTATE that a handler ended the transaction: the message may be in any
+ * language. */
+int pg_savepoint(struct store *base, enum savepoint what, struct error *err)
+{
+    static const char *const text[] = {"SAVEPOINT outbox_handler", "RELEASE outbox_handler",
+                                       "ROLLBACK TO outbox_handler; RELEASE outbox_handler"};
+    struct pg_store *st = pg_of(base);
+    struct error why;
+    bool ended = pg_tx_state(base) == TX_GONE;
+    if (!ended) {
+        if (pg_simple(st, text[what], &why) == 0)
+            return 0;
+        ended = strcmp(st->state, "3B001") == 0; /* no such savepoint */
+    }
+    if (ended)
+        return err_set(err, ERR_MISUSE, "the transaction was ended by a handler");
+    return err_copy(err, &why);
+}
+
 /* ---- the operations ---- */
 
+#define OPERATION(op) .op = pg_##op,
 /* clang-format off */
 #define POSTGRES_OPS(name) { \
     .scheme = name, \
     .synopsis = "postgres://USER@HOST/DB?schema=NAME", \
     .caps = STORE_WAKEUP | STORE_SHARED | STORE_FREE | STORE_REMOTE, \
-    \
-    .open = pg_open, \
-    .close = pg_close, \
-    .dup = pg_dup, \
-    \
-    .init = pg_init, \
-    .schema_status = pg_schema_status, \
-    .validate = pg_validate, \
-    .ddl = pg_ddl, \
-    .doctor = pg_doctor, \
-    \
-    .begin = pg_begin_shared, \
-    .commit = pg_commit, \
-    .rollback = pg_rollback, \
-    .emit = pg_emit, \
-    .handle_once = pg_handle_once, \
-    \
-    .consumer_put = pg_consumer_put, \
-    .consumer_list = pg_consumer_list, \
-    .consumer_history = pg_consumer_history, \
-    .consumer_gauge = pg_consumer_gauge, \
-    .consumer_specs = pg_consumer_specs, \
-    .consumer_pause = pg_consumer_pause, \
-    .consumer_remove = pg_consumer_remove, \
-    .consumer_report = pg_consumer_report, \
-    \
-    .turn = pg_turn, \
-    .turn_many = pg_turn_many, \
-    .extend = pg_extend, \
-    .claims = pg_claims, \
-    .wake_fd = pg_wake_fd, \
-    .wake_clear = pg_wake_clear, \
-    .poll_new = pg_poll_new, \
-    \
-    .expose_connection = pg_expose, \
-    .savepoint = pg_savepoint, \
-    .tx_state = pg_tx_state, \
-    .settle = pg_settle, \
-    .handled = pg_handled, \
-    .handled_put = pg_handled_put, \
-    \
-    .info = pg_info, \
-    .events = pg_events, \
-    .dead = pg_dead, \
-    .dead_retry = pg_dead_retry, \
-    .retry_now = pg_retry_now, \
-    .dead_drop = pg_dead_drop, \
-    .trim = pg_trim, \
-    .marks = pg_marks, \
-    .grant = pg_grant, \
-    .adopt = pg_adopt, \
+    PG_OPERATIONS(OPERATION) \
 }
 /* clang-format on */
 

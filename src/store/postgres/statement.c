@@ -64,14 +64,20 @@ PGresult *pg_ask(struct pg_store *st, PGconn *db, const char *text)
     return pg_last_result(st, db);
 }
 
+PGresult *pg_checked(struct pg_store *st, PGconn *db, PGresult *r, struct error *err)
+{
+    if (pg_went_well(r))
+        return r;
+    pg_fail(st, db, r, err);
+    PQclear(r);
+    return NULL;
+}
+
 int pg_command(struct pg_store *st, PGconn *db, const char *text, struct error *err)
 {
-    int result = 0;
-    PGresult *r = pg_ask(st, db, text);
-    if (!pg_went_well(r))
-        result = pg_fail(st, db, r, err);
+    PGresult *r = pg_checked(st, db, pg_ask(st, db, text), err);
     PQclear(r);
-    return result;
+    return r ? 0 : -1;
 }
 
 int pg_simple(struct pg_store *st, const char *text, struct error *err)
@@ -125,18 +131,13 @@ static int path_change(struct pg_store *st, struct error *err)
 {
     pg_clear_results(st->db);
     PGresult *r = pg_ask(st, st->db, "SELECT pg_catalog.current_setting('search_path'), " SET_PATH);
-    free(st->path_was);
-    st->path_was = NULL;
-    if (!pg_went_well(r)) {
-        pg_fail(st, st->db, r, err);
-        PQclear(r);
+    r = pg_checked(st, st->db, r, err);
+    if (!r)
         return -1;
-    }
+    free(st->path_was);
     st->path_was = strdup(PQgetvalue(r, 0, 0));
     PQclear(r);
-    if (!st->path_was)
-        return err_nomem(err);
-    return 0;
+    return st->path_was ? 0 : err_nomem(err);
 }
 
 /* Restores the application's search_path, if path_change changed it. In a failed transaction this
@@ -240,15 +241,14 @@ static int prepare_cached(struct pg_store *st, enum pg_link link, struct pg_cach
 
     PGconn *db = conn_of(st, link);
     PGresult *r = NULL;
-    int result = 0;
     if (PQsendPrepare(db, name, c->text, 0, NULL))
         r = pg_last_result(st, db);
-    if (PQresultStatus(r) == PGRES_COMMAND_OK)
-        c->generation[link] = st->generation[link];
-    else
-        result = pg_fail(st, db, r, err);
+    r = pg_checked(st, db, r, err);
     PQclear(r);
-    return result;
+    if (!r)
+        return -1;
+    c->generation[link] = st->generation[link];
+    return 0;
 }
 
 /* Sends a statement and the search_path it needs in one transaction. Like libpq's functions,
@@ -302,25 +302,15 @@ static int send_statement(struct pg_store *st, enum pg_link link, const char *sq
     return sent ? 0 : pg_fail(st, db, NULL, err);
 }
 
-/* Returns a successful result. Reports and clears a failed one, and returns NULL. */
-static PGresult *checked(struct pg_store *st, PGconn *db, PGresult *r, struct error *err)
-{
-    if (pg_went_well(r))
-        return r;
-    pg_fail(st, db, r, err);
-    PQclear(r);
-    return NULL;
-}
-
 /* Sends a statement and waits for its rows. */
 static PGresult *run_statement(struct pg_store *st, const char *sql, const struct params *p,
-                               int binary, struct error *err)
+                               struct error *err)
 {
-    if (send_statement(st, PG_MAIN, sql, p, binary, err) != 0)
+    if (send_statement(st, PG_MAIN, sql, p, 0, err) != 0)
         return NULL;
     PGresult *r = pg_last_result(st, st->db);
     path_restore(st);
-    return checked(st, st->db, r, err);
+    return pg_checked(st, st->db, r, err);
 }
 
 /* ---- statements ---- */
@@ -329,7 +319,7 @@ PGresult *pg_query(struct pg_store *st, struct error *err, const char *sql, cons
 {
     struct params p;
     COLLECT_PARAMS(&p, fmt);
-    return run_statement(st, sql, &p, 0, err);
+    return run_statement(st, sql, &p, err);
 }
 
 int pg_query_number(struct pg_store *st, struct error *err, int64_t *ret, const char *sql,
@@ -337,7 +327,7 @@ int pg_query_number(struct pg_store *st, struct error *err, int64_t *ret, const 
 {
     struct params p;
     COLLECT_PARAMS(&p, fmt);
-    PGresult *r = run_statement(st, sql, &p, 0, err);
+    PGresult *r = run_statement(st, sql, &p, err);
     if (!r)
         return -1;
     *ret = 0;
@@ -369,30 +359,28 @@ PGresult *pg_finish(struct pg_store *st, struct error *err)
         PQclear(less);
     }
     path_restore(st);
-    return checked(st, st->db, said, err);
+    return pg_checked(st, st->db, said, err);
 }
 
-int pg_exec(struct pg_store *st, struct error *err, int64_t *ret_n, const char *sql,
-            const char *fmt, ...)
+int pg_exec(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...)
 {
     struct params p;
     COLLECT_PARAMS(&p, fmt);
-    PGresult *r = run_statement(st, sql, &p, 0, err);
-    if (!r)
-        return -1;
-    if (ret_n)
-        *ret_n = strtoll(PQcmdTuples(r), NULL, 10);
+    PGresult *r = run_statement(st, sql, &p, err);
     PQclear(r);
-    return 0;
+    return r ? 0 : -1;
 }
 
-PGresult *pg_query_on(struct pg_store *st, PGconn *db, struct error *err, const char *text,
+PGresult *pg_query_on(struct pg_store *st, PGconn *db, struct error *err, const char *sql,
                       const char *fmt, ...)
 {
     struct params p;
     COLLECT_PARAMS(&p, fmt);
+    if (!db)
+        return run_statement(st, sql, &p, err);
+    const char *text = pg_emit_text(st, sql);
     PGresult *r = PQexecParams(db, text, p.n, NULL, p.values, p.lengths, p.formats, 0);
-    return checked(st, db, r, err);
+    return pg_checked(st, db, r, err);
 }
 
 /* ---- rows, one at a time ---- */

@@ -18,10 +18,10 @@
 
 /* Reads a parameter of the query part if it is one of ours, and returns whether it is. Clears *ok
  * if the value is empty or malformed. */
-static bool read_ours(struct pg_store *st, const char *p, size_t n, bool *ok)
+static bool read_ours(struct pg_store *st, char **answer, const char *p, size_t n, bool *ok)
 {
     static const char *const names[] = {"schema=", "tenant=", "answer_timeout="};
-    char **to[] = {&st->schema, &st->tenant, &st->answer};
+    char **to[] = {&st->schema, &st->tenant, answer};
     for (int i = 0; i < 3; i++) {
         size_t len = strlen(names[i]);
         if (n < len || strncmp(p, names[i], len) != 0)
@@ -75,13 +75,13 @@ static char *copy_of(struct buf *b)
 
 /* Reads our parameters and appends the others to b. False: a value of ours is empty or malformed.
  */
-static bool split_query(struct pg_store *st, const char *query, struct buf *b)
+static bool split_query(struct pg_store *st, char **answer, const char *query, struct buf *b)
 {
     bool ok = true;
     char glue = '?';
     for (const char *p = query; *p;) {
         size_t n = strcspn(p, "&");
-        if (!read_ours(st, p, n, &ok)) {
+        if (!read_ours(st, answer, p, n, &ok)) {
             buf_addc(b, glue);
             buf_add(b, p, n);
             glue = '&';
@@ -98,6 +98,7 @@ static int split_url(struct pg_store *st, const char *url, struct error *err)
 {
     struct buf b;
     const char *query = NULL;
+    char *answer = NULL; /* the value of answer_timeout */
     bool ok = true;
     if (find_query(url, &query, err) != 0)
         return -1;
@@ -105,21 +106,25 @@ static int split_url(struct pg_store *st, const char *url, struct error *err)
     buf_init(&b, 1 << 16);
     if (query) {
         buf_add(&b, url, (size_t)(query - url));
-        ok = split_query(st, query + 1, &b);
+        ok = split_query(st, &answer, query + 1, &b);
     } else {
         buf_adds(&b, url);
     }
     st->conninfo = copy_of(&b);
     buf_release(&b);
 
-    if (!ok)
-        return err_set(err, ERR_CONFIG,
-                       "the store's schema, tenant or answer_timeout is empty or not properly "
-                       "percent-encoded");
+    int result = 0;
     st->answer_ms = ANSWER_MS;
-    if (st->answer && text_duration(st->answer, &st->answer_ms, err) != 0)
-        return err_prefix(err, "answer_timeout in the store's URL");
-    return st->conninfo ? 0 : err_nomem(err);
+    if (!ok)
+        result = err_set(err, ERR_CONFIG,
+                         "the store's schema, tenant or answer_timeout is empty or not properly "
+                         "percent-encoded");
+    else if (answer && text_duration(answer, &st->answer_ms, err) != 0)
+        result = err_prefix(err, "answer_timeout in the store's URL");
+    else if (!st->conninfo)
+        result = err_nomem(err);
+    free(answer);
+    return result;
 }
 
 /* ---- libpq's part ---- */

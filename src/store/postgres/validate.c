@@ -196,7 +196,7 @@ static int describe_both(struct pg_store *st, PGresult **ret_there, PGresult **r
 int pg_validate(struct store *base, finding_visit *visit, void *ctx, struct error *err)
 {
     PGresult *there, *ours;
-    if (pg_begin(base, err) != 0)
+    if (pg_begin_own(base, err) != 0)
         return -1;
     int result = describe_both(pg_of(base), &there, &ours, err);
     pg_rollback(base);

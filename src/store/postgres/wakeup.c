@@ -197,7 +197,7 @@ int pg_wakeup_found(struct pg_store *st, size_t n, bool all, bool *ret_quiet, st
         return 0;
 
     bool holder = w->state == WAKEUP_HOLDER;
-    int result = pg_exec(st, err, NULL, "SELECT @schema@.wakeup_release($1)", "b", holder);
+    int result = pg_exec(st, err, "SELECT @schema@.wakeup_release($1)", "b", holder);
     w->state = WAKEUP_AWAKE;
     return result;
 }
