@@ -66,11 +66,9 @@ static inline struct error *err_of(outbox_error *err)
 /* api_open is outbox_open. With `movable`, outbox_test_advance can move the clock. */
 int api_open(const char *url, const outbox_options *options, bool movable, outbox **ret,
              struct error *err);
-/* api_message turns a producer's message into an event, which borrows from it and is not checked
- * yet. Fails with ERR_MISUSE if the message was not initialised. */
-int api_message(const outbox_message *given, struct new_event *ev, struct error *err);
-/* api_receipt fills *ret, unless ret is NULL. */
-void api_receipt(outbox_receipt *ret, const char *id, bool duplicate);
+/* api_emit emits a message on the store's connection, or on a foreign one. ret may be NULL. */
+int api_emit(struct store *st, void *foreign, const outbox_message *m, outbox_receipt *ret,
+             struct error *err);
 
 /* api_lock_own locks the handle's connection for a transaction of the library; the caller unlocks
  * it. It fails with ERR_MISUSE if the application has a transaction open there, since a rollback

@@ -125,21 +125,12 @@ static int has_none(struct error *err)
 }
 
 OUTBOX_API int outbox_tx_emit(outbox_tx *tx, const outbox_message *m, outbox_receipt *ret,
-                              outbox_error *public_err)
+                              outbox_error *err)
 {
-    struct error *err = err_of(public_err);
     struct store *st = store_of(tx);
-    struct new_event ev;
-    char id[UUID_TEXT + 1];
-    bool duplicate;
     if (!st)
-        return has_none(err);
-    if (api_message(m, &ev, err) != 0)
-        return -1;
-    if (st->ops->emit(st, NULL, &ev, id, &duplicate, err) != 0)
-        return -1;
-    api_receipt(ret, id, duplicate);
-    return 0;
+        return has_none(err_of(err));
+    return api_emit(st, NULL, m, ret, err_of(err));
 }
 
 /* ---- the inbox ---- */

@@ -56,8 +56,8 @@ static int open_stores(struct worker *w, struct error *err)
 static int acquire_tx(void *worker, struct store **ret, struct error *err)
 {
     struct worker *w = worker;
-    struct pool_tx_user who = {.consumer = w->consumer, .idle_ms = w->consumer->timeout_ms};
-    return pool_tx_acquire(w->sv->pool, &who, &w->tx_conn, ret, err);
+    return pool_tx_acquire(w->sv->pool, w->consumer, w->consumer->timeout_ms, &w->tx_conn, ret,
+                           err);
 }
 
 static void release_tx(void *worker, struct store *st)

@@ -268,10 +268,10 @@ bool pool_shares_tx(const struct pool *p)
     return p->tx.size > 0;
 }
 
-int pool_tx_acquire(struct pool *p, const struct pool_tx_user *who, struct pool_conn **ret,
+int pool_tx_acquire(struct pool *p, const void *consumer, int64_t idle_ms, struct pool_conn **ret,
                     struct store **ret_st, struct error *err)
 {
-    struct pool_user user = {.who = who->consumer, .idle_ms = who->idle_ms};
+    struct pool_user user = {.who = consumer, .idle_ms = idle_ms};
     if (pool_acquire(&p->tx, &user, ret, err) != 0)
         return -1;
     *ret_st = (*ret)->st;

@@ -69,7 +69,7 @@ static const char dead_sql[] =
     "FROM @schema@.dead d "
     DEAD_WHERE
     "ORDER BY d.consumer, d.seq "
-    "LIMIT $5::bigint";
+    "LIMIT nullif($5::bigint, 0)";
 
 /* Only letters that are not already being retried are sent back or dropped. Both functions lock the
  * letters' consumers. */
@@ -126,14 +126,8 @@ int pg_dead(struct store *base, const struct dead_query *q, dead_visit *visit, v
             struct error *err)
 {
     struct pg_store *st = pg_of(base);
-    char text[24];
-    const char *limit = NULL;
-    if (q->limit) {
-        snprintf(text, sizeof text, "%zu", q->limit);
-        limit = text;
-    }
-    if (pg_send(st, PG_MAIN, err, dead_sql, "ssiss", q->consumer, q->id, store_seq_of(q->id),
-                q->type, limit) != 0)
+    if (pg_send(st, PG_MAIN, err, dead_sql, "ssisi", q->consumer, q->id, store_seq_of(q->id),
+                q->type, (int64_t)q->limit) != 0)
         return -1;
 
     struct arena a;

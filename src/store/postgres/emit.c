@@ -7,7 +7,6 @@
 
 #include "store/postgres/postgres.h"
 
-#define NUMBER_TEXT 24
 #define ARRAY_BYTES (16 << 20)
 
 /* ---- the statements ---- */
@@ -114,20 +113,6 @@ static int check_encoding(PGconn *db, const struct str *s, size_t n, struct erro
 
 /* ---- emitting ---- */
 
-/* An event with its defaults filled in, as the statements take it. */
-struct row {
-    const struct new_event *ev;
-    struct str payload, tenant;
-    const char *version, *not_before; /* NULL, or the texts below */
-    char version_text[NUMBER_TEXT], not_before_text[NUMBER_TEXT];
-};
-
-static const char *number_text(int64_t v, char out[NUMBER_TEXT])
-{
-    snprintf(out, NUMBER_TEXT, "%lld", (long long)v);
-    return out;
-}
-
 /* Generates an id like the database (sql/postgres/internal/values.sql): 12 bits of the
  * millisecond's fraction follow the milliseconds, so that on one machine the ids of both are in
  * order. */
@@ -139,57 +124,44 @@ static void make_id(struct pg_store *st, char out[UUID_TEXT + 1])
 }
 
 /* Sends an event. Writes its id if it is generated here; otherwise the result has it. */
-static PGresult *send_event(struct pg_store *st, PGconn *foreign, const struct row *w,
+static PGresult *send_event(struct pg_store *st, PGconn *foreign, const struct new_event *ev,
                             char id[UUID_TEXT + 1], struct error *err)
 {
-    const struct new_event *ev = w->ev;
+    struct str payload = ev->payload.p ? ev->payload : STR("null");
+    struct str tenant = ev->tenant.p ? ev->tenant : str_of(st->tenant);
+    const int64_t *version = ev->has_version ? &ev->version : NULL;
+    const int64_t *not_before = ev->not_before ? &ev->not_before : NULL;
     const struct str texts[] = {
-        ev->type,    ev->aggregate_type, ev->aggregate_id,    w->payload,
-        ev->headers, w->tenant,          ev->idempotency_key, str_of(st->schema)};
+        ev->type, ev->aggregate_type,  ev->aggregate_id,  payload, ev->headers,
+        tenant,   ev->idempotency_key, str_of(st->schema)};
     if (foreign && check_encoding(foreign, texts, sizeof texts / sizeof *texts, err) != 0)
         return NULL;
     if (ev->idempotency_key.p)
-        return pg_query_on(st, foreign, err, once_sql, "tttstttst", ev->type, ev->aggregate_type,
-                           ev->aggregate_id, w->version, w->payload, ev->headers, w->tenant,
-                           w->not_before, ev->idempotency_key);
+        return pg_query_on(st, foreign, err, once_sql, "tttotttot", ev->type, ev->aggregate_type,
+                           ev->aggregate_id, version, payload, ev->headers, tenant, not_before,
+                           ev->idempotency_key);
     if (foreign || st->given_ids)
-        return pg_query_on(st, foreign, err, emit_sql, "tttsttts", ev->type, ev->aggregate_type,
-                           ev->aggregate_id, w->version, w->payload, ev->headers, w->tenant,
-                           w->not_before);
+        return pg_query_on(st, foreign, err, emit_sql, "tttottto", ev->type, ev->aggregate_type,
+                           ev->aggregate_id, version, payload, ev->headers, tenant, not_before);
     make_id(st, id);
-    return pg_query(st, err, insert_sql, "tttstttss", ev->type, ev->aggregate_type,
-                    ev->aggregate_id, w->version, w->payload, ev->headers, w->tenant, w->not_before,
-                    id);
+    return pg_query(st, err, insert_sql, "tttotttos", ev->type, ev->aggregate_type,
+                    ev->aggregate_id, version, payload, ev->headers, tenant, not_before, id);
 }
 
-/* Lets this transaction emit a payload of more than EVENT_PAYLOAD_MAX, which the database otherwise
- * refuses. */
-static int allow_large(struct pg_store *st, PGconn *foreign, struct error *err)
-{
-    char bytes[NUMBER_TEXT];
-    number_text(EVENT_PAYLOAD_CEILING, bytes);
-    PGresult *r = pg_query_on(st, foreign, err, allow_large_sql, "s", bytes);
-    PQclear(r);
-    return r ? 0 : -1;
-}
-
-/* Emits an event, in the open transaction if any. */
+/* Emits an event, in the open transaction if any. A payload of more than EVENT_PAYLOAD_MAX, which
+ * the database otherwise refuses, is allowed in this transaction. */
 static int insert_event(struct pg_store *st, PGconn *foreign, const struct new_event *ev,
                         char ret_id[UUID_TEXT + 1], bool *ret_duplicate, struct error *err)
 {
-    struct row w = {.ev = ev, .payload = ev->payload, .tenant = ev->tenant};
     char id[UUID_TEXT + 1];
-    if (!w.payload.p)
-        w.payload = STR("null");
-    if (!w.tenant.p)
-        w.tenant = str_of(st->tenant);
-    if (ev->has_version)
-        w.version = number_text(ev->version, w.version_text);
-    if (ev->not_before != 0)
-        w.not_before = number_text(ev->not_before, w.not_before_text);
-    if (w.payload.n > EVENT_PAYLOAD_MAX && allow_large(st, foreign, err) != 0)
-        return -1;
-    PGresult *r = send_event(st, foreign, &w, id, err);
+    PGresult *r;
+    if (ev->payload.n > EVENT_PAYLOAD_MAX) {
+        r = pg_query_on(st, foreign, err, allow_large_sql, "i", (int64_t)EVENT_PAYLOAD_CEILING);
+        PQclear(r);
+        if (!r)
+            return -1;
+    }
+    r = send_event(st, foreign, ev, id, err);
     if (!r)
         return -1;
 

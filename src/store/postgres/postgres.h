@@ -203,14 +203,16 @@ static inline struct pg_store *pg_of(struct store *st)
 /* The operations, with the contracts of struct store_ops; open.c has the table. */
 #define PG_OPERATIONS(OP) \
     OP(open) \
-    OP(close) OP(dup) OP(init) OP(schema_status) OP(validate) OP(ddl) OP(doctor) OP(begin) \
-        OP(commit) OP(rollback) OP(emit) OP(handle_once) OP(consumer_put) OP(consumer_list) \
-            OP(consumer_history) OP(consumer_gauge) OP(consumer_specs) OP(consumer_pause) \
-                OP(consumer_remove) OP(consumer_report) OP(turn) OP(turn_many) OP(extend) \
-                    OP(claims) OP(wake_fd) OP(wake_clear) OP(poll_new) OP(expose_connection) \
-                        OP(savepoint) OP(tx_state) OP(settle) OP(handled) OP(handled_put) OP(info) \
-                            OP(events) OP(dead) OP(dead_retry) OP(dead_drop) OP(retry_now) \
-                                OP(trim) OP(marks) OP(grant) OP(adopt)
+    OP(close) \
+    OP(dup) \
+    OP(init) OP(schema_status) OP(validate) OP(ddl) OP(doctor) OP(begin) OP(commit) OP(rollback) \
+        OP(emit) OP(handle_once) OP(consumer_put) OP(consumer_list) OP(consumer_history) \
+            OP(consumer_gauge) OP(consumer_specs) OP(consumer_pause) OP(consumer_remove) \
+                OP(consumer_report) OP(turn) OP(turn_many) OP(extend) OP(claims) OP(wake_fd) \
+                    OP(wake_clear) OP(poll_new) OP(expose_connection) OP(savepoint) OP(tx_state) \
+                        OP(settle) OP(handled) OP(handled_put) OP(info) OP(events) OP(dead) \
+                            OP(dead_retry) OP(dead_drop) OP(retry_now) OP(trim) OP(marks) \
+                                OP(grant) OP(adopt)
 /* clang-format off */
 #define PG_DECLARE(op) extern __typeof__(*((struct store_ops *)NULL)->op) pg_##op;
 PG_OPERATIONS(PG_DECLARE)
@@ -259,8 +261,8 @@ int pg_begin_own(struct store *st, struct error *err);
 
 /* pg_query runs a statement on the main connection and returns its rows, as text; NULL on failure.
  * `sql` must be a constant: it is cached by its address. fmt has a letter for each parameter, at
- * most 32: s const char * (may be NULL), t struct str (p == NULL is SQL's NULL), i int64_t, b int
- * (boolean). */
+ * most 32: s const char * (may be NULL), t struct str (p == NULL is SQL's NULL), i int64_t, o const
+ * int64_t * (may be NULL), b int (boolean). */
 PGresult *pg_query(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...);
 /* pg_query_on is pg_query on the application's connection, where it leaves nothing behind; `sql` is
  * one of the statements of pg_emit_texts. db == NULL: on the main connection. */
@@ -284,8 +286,14 @@ int pg_send(struct pg_store *st, enum pg_link link, struct error *err, const cha
 int pg_next_row(struct pg_store *st, enum pg_link link, PGresult **ret, struct error *err);
 void pg_stop(struct pg_store *st, enum pg_link link);
 
-/* pg_expand replaces the marks @schema@ and @version@ in a text. The caller frees the copy. NULL:
- * out of memory. */
+/* A mark in our SQL, and its replacement. */
+struct pg_mark {
+    const char *mark, *text;
+};
+/* pg_fill appends a text with its marks replaced: @schema@, @version@, and those in `more`, which
+ * ends with a NULL; more == NULL: none. pg_expand returns such a text without more marks, which the
+ * caller frees. NULL: out of memory. */
+void pg_fill(struct buf *b, const struct pg_store *st, const char *sql, const struct pg_mark *more);
 char *pg_expand(const struct pg_store *st, const char *sql);
 
 /* pg_ask sends one or more commands without parameters on any of our connections, and returns the
@@ -296,7 +304,7 @@ PGresult *pg_ask(struct pg_store *st, PGconn *db, const char *text);
 PGresult *pg_checked(struct pg_store *st, PGconn *db, PGresult *r, struct error *err);
 int pg_command(struct pg_store *st, PGconn *db, const char *text, struct error *err);
 int pg_simple(struct pg_store *st, const char *text, struct error *err);
-int pg_script(struct pg_store *st, const char *sql, struct error *err);
+int pg_script(struct pg_store *st, const char *sql, const struct pg_mark *more, struct error *err);
 
 /* ---- result.c ---- */
 
@@ -322,6 +330,9 @@ int64_t pg_int(const PGresult *r, int row, int col);     /* 0 for NULL */
 bool pg_true(const PGresult *r, int row, int col);       /* false for NULL */
 const char *pg_str(const PGresult *r, int row, int col); /* NULL for NULL */
 const char *pg_copy(const PGresult *r, int row, int col, struct arena *a, bool *ok);
+/* pg_next_number reads the next number of an array as text, {n,n,...}, and advances. False: the
+ * end. */
+bool pg_next_number(const char **list, int64_t *ret);
 
 /* ---- fail.c ---- */
 
@@ -344,9 +355,9 @@ int pg_install(struct pg_store *st, int64_t from, struct error *err);
 /* ---- install.c ---- */
 
 /* pg_functions_install installs functions and views, inside the open transaction. pg_functions_ddl
- * appends the SQL that does so, with its marks. */
+ * appends the SQL that does so. */
 int pg_functions_install(struct pg_store *st, struct error *err);
-void pg_functions_ddl(struct buf *to);
+void pg_functions_ddl(const struct pg_store *st, struct buf *to);
 /* pg_functions_status compares the installed functions and views with this program's. */
 int pg_functions_status(struct pg_store *st, enum functions_status *ret, struct error *err);
 

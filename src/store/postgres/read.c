@@ -197,18 +197,13 @@ static int read_rows(struct pg_store *st, const struct claim_request *req, struc
     return more;
 }
 
-/* Counts the numbers up to `last` in {seq,seq,...}, which is in order. */
+/* Counts the numbers up to `last` in a list, which is in order. */
 static size_t listed_up_to(const char *seqs, int64_t last)
 {
     size_t n = 0;
-    const char *p = seqs;
-    while (*p == '{' || *p == ',') {
-        char *end;
-        if (strtoll(p + 1, &end, 10) > last)
-            break;
+    int64_t seq;
+    while (pg_next_number(&seqs, &seq) && seq <= last)
         n++;
-        p = end;
-    }
     return n;
 }
 

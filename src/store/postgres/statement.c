@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/buf.h"
 #include "store/postgres/postgres.h"
 
 #define PARAMS_MAX 32
@@ -11,44 +10,49 @@
 
 /* ---- the marks in our SQL ---- */
 
-/* Appends the replacement of the mark at p. Returns the length of the mark; 0 if p is not at
- * one. */
-static size_t add_mark(const struct pg_store *st, const char *p, bool in_literal, struct buf *b)
+static const struct pg_mark *find_mark(const struct pg_mark *marks, const char *p)
 {
-    static const char schema[] = "@schema@", version[] = "@version@";
-    if (strncmp(p, schema, sizeof schema - 1) == 0) {
-        buf_adds(b, in_literal ? st->literal : st->quoted);
-        return sizeof schema - 1;
-    }
-    if (strncmp(p, version, sizeof version - 1) == 0) {
-        buf_addf(b, "%d", PG_SCHEMA_VERSION);
-        return sizeof version - 1;
-    }
-    return 0;
+    for (; marks && marks->mark; marks++)
+        if (strncmp(p, marks->mark, strlen(marks->mark)) == 0)
+            return marks;
+    return NULL;
 }
 
 /* Inside a literal, the single quotes of the schema's name are doubled. A doubled quote inside a
  * literal toggles `literal` twice, so it needs no special case. Comments are skipped, because an
  * apostrophe there begins no literal. */
-char *pg_expand(const struct pg_store *st, const char *sql)
+void pg_fill(struct buf *b, const struct pg_store *st, const char *sql, const struct pg_mark *more)
 {
-    struct buf b;
+    char version[12];
+    const struct pg_mark own[] = {{"@schema@", st->quoted}, {"@version@", version}, {NULL, NULL}};
+    snprintf(version, sizeof version, "%d", PG_SCHEMA_VERSION);
     bool literal = false;
-    buf_init(&b, 1 << 20);
     for (const char *p = sql; *p;) {
+        const struct pg_mark *m = NULL;
         if (*p == '@') {
-            size_t mark = add_mark(st, p, literal, &b);
-            p += mark;
-            if (mark > 0)
-                continue;
+            m = find_mark(own, p);
+            if (!m)
+                m = find_mark(more, p);
+        }
+        if (m) {
+            buf_adds(b, m == own && literal ? st->literal : m->text);
+            p += strlen(m->mark);
+            continue;
         }
         bool comment = !literal && strncmp(p, "--", 2) == 0;
         size_t n = comment ? strcspn(p, "\n") : 1;
         if (*p == '\'')
             literal = !literal;
-        buf_add(&b, p, n);
+        buf_add(b, p, n);
         p += n;
     }
+}
+
+char *pg_expand(const struct pg_store *st, const char *sql)
+{
+    struct buf b;
+    buf_init(&b, 1 << 20);
+    pg_fill(&b, st, sql, NULL);
     const char *whole = buf_cstr(&b);
     char *text = whole ? strdup(whole) : NULL;
     buf_release(&b);
@@ -86,13 +90,14 @@ int pg_simple(struct pg_store *st, const char *text, struct error *err)
     return pg_command(st, st->db, text, err);
 }
 
-int pg_script(struct pg_store *st, const char *sql, struct error *err)
+int pg_script(struct pg_store *st, const char *sql, const struct pg_mark *more, struct error *err)
 {
-    char *text = pg_expand(st, sql);
-    if (!text)
-        return err_nomem(err);
-    int result = pg_simple(st, text, err);
-    free(text);
+    struct buf b;
+    buf_init(&b, 1 << 20);
+    pg_fill(&b, st, sql, more);
+    const char *text = buf_cstr(&b);
+    int result = text ? pg_simple(st, text, err) : err_nomem(err);
+    buf_release(&b);
     return result;
 }
 
@@ -186,24 +191,34 @@ struct params {
     int n;
 };
 
+static void add_number(struct params *p, int i, int64_t n)
+{
+    snprintf(p->numbers[i], sizeof p->numbers[i], "%lld", (long long)n);
+    p->values[i] = p->numbers[i];
+}
+
 /* A struct str is sent in binary format, which for text and json is the bytes themselves, so it
  * needs no NUL. */
 static void params_collect(struct params *p, const char *fmt, va_list ap)
 {
-    p->n = 0;
-    for (; *fmt; fmt++) {
+    for (p->n = 0; *fmt; fmt++) {
+        const int64_t *optional;
+        struct str s;
         int i = p->n++;
+        p->values[i] = NULL;
         p->formats[i] = 0;
         p->lengths[i] = 0;
-        if (*fmt == 'i') {
-            snprintf(p->numbers[i], sizeof p->numbers[i], "%lld", (long long)va_arg(ap, int64_t));
-            p->values[i] = p->numbers[i];
-        } else if (*fmt == 'b') {
-            p->values[i] = va_arg(ap, int) ? "t" : "f";
-        } else if (*fmt == 's') {
-            p->values[i] = va_arg(ap, const char *);
-        } else {
-            struct str s = va_arg(ap, struct str);
+        switch (*fmt) {
+        case 'i': add_number(p, i, va_arg(ap, int64_t)); break;
+        case 'o':
+            optional = va_arg(ap, const int64_t *);
+            if (optional)
+                add_number(p, i, *optional);
+            break;
+        case 'b': p->values[i] = va_arg(ap, int) ? "t" : "f"; break;
+        case 's': p->values[i] = va_arg(ap, const char *); break;
+        default:
+            s = va_arg(ap, struct str);
             p->values[i] = s.p;
             p->lengths[i] = (int)s.n;
             p->formats[i] = 1;

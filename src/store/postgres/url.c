@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/buf.h"
 #include "base/num.h"
 #include "base/text.h"
 #include "base/url.h"
