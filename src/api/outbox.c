@@ -231,7 +231,7 @@ OUTBOX_API int outbox_emit_sqlite(outbox *ob, struct sqlite3 *db, const outbox_m
 OUTBOX_API int outbox_emit_pg(outbox *ob, struct pg_conn *db, const outbox_message *m,
                               outbox_receipt *ret, outbox_error *err)
 {
-    if (!db || !outbox_pg(ob))
+    if (!db || !pg_is(ob->st))
         return err_set(err_of(err), ERR_MISUSE,
                        "outbox_emit_pg needs a connection, and an outbox in PostgreSQL");
     return emit_message(ob, db, m, ret, NULL, err_of(err));

@@ -177,7 +177,7 @@ OUTBOX_API int outbox_handle_once_pg(outbox *ob, struct pg_conn *db, const char 
                                      const char *key, const char *payload, size_t size,
                                      int *ret_first, outbox_error *err)
 {
-    if (!db || !outbox_pg(ob))
+    if (!db || !pg_is(ob->st))
         return err_set(err_of(err), ERR_MISUSE,
                        "outbox_handle_once_pg needs a connection, and an outbox in PostgreSQL");
     return handle_once(ob->st, db, handler, key, payload, size, ret_first, err_of(err));

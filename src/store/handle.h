@@ -10,11 +10,12 @@ struct sqlite3;
 struct st_mysql;
 
 /* pg_handle, sqlite_handle and mdb_handle return the connection of a store (pg_conn is a PGconn);
- * NULL for a store of another kind, and for a MariaDB store without a connection. */
+ * NULL for a store of another kind, and for one of a server without a connection. */
 struct pg_conn *pg_handle(struct store *st);
 struct sqlite3 *sqlite_handle(struct store *st);
 struct st_mysql *mdb_handle(struct store *st);
-/* mdb_is returns whether a store is a MariaDB store. Any thread. */
+/* pg_is and mdb_is return whether a store is of that kind, even without a connection. Any thread. */
+bool pg_is(const struct store *st);
 bool mdb_is(const struct store *st);
 
 #endif

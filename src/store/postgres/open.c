@@ -237,8 +237,12 @@ int pg_savepoint(struct store *base, enum savepoint what, struct error *err)
 const struct store_ops store_postgres = POSTGRES_OPS("postgres");
 const struct store_ops store_postgresql = POSTGRES_OPS("postgresql"); /* libpq knows both names */
 
+bool pg_is(const struct store *st)
+{
+    return st->ops == &store_postgres || st->ops == &store_postgresql;
+}
+
 struct pg_conn *pg_handle(struct store *st)
 {
-    bool ours = st->ops == &store_postgres || st->ops == &store_postgresql;
-    return ours ? pg_of(st)->db : NULL;
+    return pg_is(st) ? pg_of(st)->db : NULL;
 }
