@@ -80,11 +80,10 @@ void api_consumer_free(outbox_consumer *c);
 /* api_consumer_expand creates the parts and workers of a consumer, unless nothing has changed since
  * the last call. */
 int api_consumer_expand(outbox_consumer *c, struct error *err);
-/* api_consumer_start starts all workers of a consumer made by outbox_consumer_new, or none; only the
- * hook `reload` of the supervisor may call it. On failure the caller calls api_consumer_stop. With
- * `strict` it also fails where the consumer would stand by (ERR_CONFLICT). api_consumer_stop drains
- * a consumer while the others continue, waits for its end and frees it; only `reload` may call
- * it. */
+/* api_consumer_start starts all workers of a consumer made by outbox_consumer_new, or none. On
+ * failure the caller calls api_consumer_stop. With `strict` it also fails where the consumer would
+ * stand by (ERR_CONFLICT). api_consumer_stop drains a consumer while the others continue, waits for
+ * its end and frees it. Only the hook `reload` of the supervisor may call either. */
 int api_consumer_start(outbox_consumer *c, bool strict, struct error *err);
 void api_consumer_stop(outbox_consumer *c);
 /* api_runs_any returns whether outbox_run would run any consumer, even one whose settings are

@@ -72,11 +72,6 @@ static int check_lease(int64_t lease_ms, struct error *err)
 
 /* ---- settling ---- */
 
-static const char *reason_or(const struct item *it, const char *usual)
-{
-    return it->why ? it->why : usual;
-}
-
 /* Returns the outcome of a failed attempt: a retry, or a dead letter after the last one. */
 static struct outcome failed_outcome(outbox_batch *b, const struct part *p, const struct item *it)
 {
@@ -85,7 +80,7 @@ static struct outcome failed_outcome(outbox_batch *b, const struct part *p, cons
                         .kind = OUTCOME_RETRY,
                         .attempts = ev->attempts + 1,
                         .proven = true,
-                        .error = reason_or(it, "failed")};
+                        .error = it->why ? it->why : "failed"};
     if (o.attempts >= p->retry.attempts)
         o.kind = OUTCOME_DEAD;
     else
@@ -108,12 +103,12 @@ static bool outcome_of(outbox_batch *b, const struct part *p, const struct item 
     case OUTBOX_REJECT:
         o.kind = OUTCOME_DEAD;
         o.attempts = ev->attempts + 1;
-        o.error = reason_or(it, "rejected");
+        o.error = it->why ? it->why : "rejected";
         break;
     case OUTBOX_NOT_MINE:
         o.kind = OUTCOME_RETRY;
         o.delay_ms = NOT_MINE_MS + (int64_t)rng_below(&b->rng, NOT_MINE_MS);
-        o.error = reason_or(it, "left to another worker");
+        o.error = it->why ? it->why : "left to another worker";
         break;
     case NO_VERDICT:
     case OUTBOX_DOWN: break; /* not tried */
@@ -294,30 +289,19 @@ static int claim_part(outbox_batch *b, struct part *p, const struct claim_reques
     return result;
 }
 
-/* Creates an empty part for a consumer. A retry policy that this version cannot read counts as
- * `fast`. */
-static struct part *new_part(outbox_batch *b, const struct consumer_spec *spec, struct error *err)
-{
-    struct part *p = arena_zalloc(&b->a, 1, sizeof *p);
-    if (!p) {
-        err_nomem(err);
-        return NULL;
-    }
-    p->consumer = spec->name;
-    p->order = spec->order;
-    bool known = retry_parse(spec->retry, &p->retry, NULL) == 0;
-    if (!known && retry_parse("fast", &p->retry, err) != 0)
-        return NULL;
-    return p;
-}
-
 /* Adds the events of one consumer to the batch. A suspect must be alone in the batch. */
 static int claim_for(outbox_batch *b, const outbox_claim *c, const struct consumer_spec *spec,
                      bool only_consumer, struct error *err)
 {
     struct filter *filter = NULL;
-    struct part *p = new_part(b, spec, err);
+    struct part *p = arena_zalloc(&b->a, 1, sizeof *p);
     if (!p)
+        return err_nomem(err);
+    p->consumer = spec->name;
+    p->order = spec->order;
+    /* A retry policy that this version cannot read counts as `fast`. */
+    bool known = retry_parse(spec->retry, &p->retry, NULL) == 0;
+    if (!known && retry_parse("fast", &p->retry, err) != 0)
         return -1;
     if (filter_new(spec->events, spec->where, &filter, err) != 0)
         return -1;

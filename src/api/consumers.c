@@ -197,10 +197,10 @@ int api_consumer_start(outbox_consumer *c, bool strict, struct error *err)
     if (api_consumer_expand(c, err) != 0)
         return -1;
     for (size_t i = 0; i < c->n_workers; i++) {
-        if (supervisor_add(&c->ob->sv, c->workers[i], strict, err) == 0)
+        if (supervisor_add(c->workers[i], strict, err) == 0)
             continue;
         while (i-- > 0)
-            supervisor_remove(&c->ob->sv, c->workers[i]);
+            supervisor_remove(c->workers[i]);
         return -1;
     }
     return 0;
@@ -315,7 +315,7 @@ void api_consumer_stop(outbox_consumer *c)
     outbox *ob = c->ob;
     outbox_consumer **at = &ob->consumers;
     for (size_t i = 0; i < c->n_workers; i++)
-        supervisor_remove(&ob->sv, c->workers[i]);
+        supervisor_remove(c->workers[i]);
     pthread_mutex_lock(&ob->sv.lock);
     while (*at != c)
         at = &(*at)->next;

@@ -11,51 +11,29 @@ static const struct event *event_of(const outbox_event *ev)
     return ((const struct delivery *)ev)->ev;
 }
 
-OUTBOX_API const char *outbox_event_id(const outbox_event *ev)
-{
-    return event_of(ev)->id.p;
-}
-
-OUTBOX_API const char *outbox_event_inbox_key(const outbox_event *ev)
-{
-    return event_inbox_key(event_of(ev)).p;
-}
-
-OUTBOX_API int64_t outbox_event_seq(const outbox_event *ev)
-{
-    return event_of(ev)->seq;
-}
-
-OUTBOX_API const char *outbox_event_type(const outbox_event *ev)
-{
-    return event_of(ev)->type.p;
-}
-
-OUTBOX_API const char *outbox_event_aggregate_type(const outbox_event *ev)
-{
-    return event_of(ev)->aggregate_type.p;
-}
-
-OUTBOX_API const char *outbox_event_aggregate_id(const outbox_event *ev)
-{
-    return event_of(ev)->aggregate_id.p;
-}
+/* clang-format off */
+#define GETTER(type, name, value) \
+    OUTBOX_API type outbox_event_##name(const outbox_event *ev) \
+    { \
+        return value; \
+    }
+GETTER(const char *, id, event_of(ev)->id.p)
+GETTER(const char *, inbox_key, event_inbox_key(event_of(ev)).p)
+GETTER(int64_t, seq, event_of(ev)->seq)
+GETTER(const char *, type, event_of(ev)->type.p)
+GETTER(const char *, aggregate_type, event_of(ev)->aggregate_type.p)
+GETTER(const char *, aggregate_id, event_of(ev)->aggregate_id.p)
+GETTER(const char *, headers, event_of(ev)->headers.p)
+GETTER(const char *, tenant, event_of(ev)->tenant.p)
+GETTER(int64_t, created_at, event_of(ev)->created_at)
+GETTER(int, attempt, ((const struct delivery *)ev)->attempt)
+/* clang-format on */
 
 OUTBOX_API const char *outbox_event_payload(const outbox_event *ev, size_t *ret_size)
 {
     if (ret_size)
         *ret_size = event_of(ev)->payload.n;
     return event_of(ev)->payload.p;
-}
-
-OUTBOX_API const char *outbox_event_headers(const outbox_event *ev)
-{
-    return event_of(ev)->headers.p;
-}
-
-OUTBOX_API const char *outbox_event_tenant(const outbox_event *ev)
-{
-    return event_of(ev)->tenant.p;
 }
 
 OUTBOX_API int outbox_event_version(const outbox_event *ev, int64_t *ret_version)
@@ -65,16 +43,6 @@ OUTBOX_API int outbox_event_version(const outbox_event *ev, int64_t *ret_version
     if (ret_version)
         *ret_version = event_of(ev)->version;
     return 1;
-}
-
-OUTBOX_API int64_t outbox_event_created_at(const outbox_event *ev)
-{
-    return event_of(ev)->created_at;
-}
-
-OUTBOX_API int outbox_event_attempt(const outbox_event *ev)
-{
-    return ((const struct delivery *)ev)->attempt;
 }
 
 OUTBOX_API outbox_verdict outbox_fail(outbox_tx *tx, outbox_verdict verdict, const char *text)

@@ -36,15 +36,6 @@ static bool set_grow(struct pool_set *set)
     return true;
 }
 
-static void set_remove(struct pool_set *set, const struct pool_conn *gone)
-{
-    struct pool_conn **at = &set->first;
-    while (*at != gone)
-        at = &(*at)->next;
-    *at = gone->next;
-    set->n--;
-}
-
 /* Returns how many connections the set may have now: slow ones do not count, except while being
  * opened, so that a slow server is not asked for more and more of them. */
 static size_t set_room(const struct pool_set *set, int64_t now)
@@ -166,24 +157,19 @@ static struct pool_conn *wait_for_conn(struct pool_set *set, const struct pool_u
     return w.conn;
 }
 
-static int open_conn(struct pool_set *set, struct pool_conn *c, struct error *err)
-{
-    if (set->origin->ops->dup(set->origin, &c->st, err) != 0)
-        return -1;
-    pthread_mutex_lock(&set->lock);
-    c->opened = true;
-    c->acquired_at = max_i64(clock_mono(set->clock), 1);
-    pthread_mutex_unlock(&set->lock);
-    return 0;
-}
-
 /* Opens a connection if need be. An exposed connection is reset, to leave no trace of another
  * consumer's handlers, or closed. */
 static int prepare_conn(struct pool_set *set, struct pool_conn *c, const struct pool_user *user,
                         struct error *err)
 {
-    if (!c->st && open_conn(set, c, err) != 0)
-        return -1;
+    if (!c->st) {
+        if (set->origin->ops->dup(set->origin, &c->st, err) != 0)
+            return -1;
+        pthread_mutex_lock(&set->lock);
+        c->opened = true;
+        c->acquired_at = max_i64(clock_mono(set->clock), 1);
+        pthread_mutex_unlock(&set->lock);
+    }
     bool same = c->exposed_to == user->who;
     if (!set->exposed || same)
         return 0;
@@ -227,10 +213,15 @@ void pool_release(struct pool_set *set, struct pool_conn *c, const struct error 
     set->n_failing -= c->failing;
     c->failing = false;
     bool surplus = set->n > set_room(set, now);
-    if (surplus)
-        set_remove(set, c);
-    else
+    if (surplus) {
+        struct pool_conn **at = &set->first;
+        while (*at != c)
+            at = &(*at)->next;
+        *at = c->next;
+        set->n--;
+    } else {
         serve_waiters(set);
+    }
     pthread_mutex_unlock(&set->lock);
 
     if (surplus) {

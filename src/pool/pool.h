@@ -52,10 +52,11 @@ int pool_store_new(struct pool *p, const struct pool_wants *wants, struct store 
                    struct error *err);
 
 /* pool_shares_tx returns whether named handlers share connections; otherwise each worker opens its
- * own. pool_tx_acquire waits for one; its session is reset before it is assigned to another
- * consumer. idle_ms is for store_ops.expose_connection. A handler that keeps its connection for longer than a second
- * does not block the others: an extra connection may be opened in its place, and one is closed when
- * another is released. pool_tx_release takes it back, with no transaction open. Any thread. */
+ * own. pool_tx_acquire waits for one, whose session is reset if another consumer used it before;
+ * idle_ms is for store_ops.expose_connection. A handler that keeps its connection for longer than a
+ * second does not block the others: an extra connection may be opened in its place, and one is
+ * closed when another is released. pool_tx_release takes it back, with no transaction open. Any
+ * thread. */
 struct pool_conn;
 bool pool_shares_tx(const struct pool *p);
 int pool_tx_acquire(struct pool *p, const void *consumer, int64_t idle_ms, struct pool_conn **ret,

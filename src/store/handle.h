@@ -14,7 +14,7 @@ struct st_mysql;
 struct pg_conn *pg_handle(struct store *st);
 struct sqlite3 *sqlite_handle(struct store *st);
 struct st_mysql *mdb_handle(struct store *st);
-/* pg_is and mdb_is return whether a store is of that kind, even without a connection. Any thread. */
+/* pg_is and mdb_is return whether a store is of that kind, connected or not. Any thread. */
 bool pg_is(const struct store *st);
 bool mdb_is(const struct store *st);
 

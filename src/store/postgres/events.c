@@ -23,6 +23,7 @@
 struct listing {
     struct pg_store *st;
     const struct event_query *q;
+    const struct direction *sql;
     event_visit *visit;
     void *ctx;
 
@@ -267,8 +268,6 @@ static bool is_shown(const struct listing *l)
                          "WHEN 'skipped' THEN NOT f.wanted OR c.changed OR c.predicate <> '' " \
                      "END) " \
            "OR e.seq IN (SELECT x.seq FROM @schema@._exceptional($6, $7) x)) "
-static const char look_forwards[] = LOOK "ORDER BY e.seq LIMIT $8::bigint";
-static const char look_backwards[] = LOOK "ORDER BY e.seq DESC LIMIT $8::bigint";
 
 #define EXCEPTIONAL \
     "SELECT " PG_EVENT_SHOWN " " \
@@ -276,8 +275,20 @@ static const char look_backwards[] = LOOK "ORDER BY e.seq DESC LIMIT $8::bigint"
           "WHERE s.seq > $1 AND s.seq <= $2) x " \
     "JOIN @schema@.event e ON e.seq = x.seq " \
     "WHERE " WANTED
-static const char exceptional_forwards[] = EXCEPTIONAL "ORDER BY e.seq LIMIT $8::bigint";
-static const char exceptional_backwards[] = EXCEPTIONAL "ORDER BY e.seq DESC LIMIT $8::bigint";
+#define FIRST "SELECT e.seq FROM @schema@.event e WHERE e.seq > $1 AND e.seq <= $2 "
+
+/* The statements for each order of a listing. */
+static const struct direction {
+    const char *look, *exceptional, *first;
+} ascending = {
+    LOOK "ORDER BY e.seq LIMIT $8::bigint",
+    EXCEPTIONAL "ORDER BY e.seq LIMIT $8::bigint",
+    FIRST "ORDER BY e.seq LIMIT 1",
+}, descending = {
+    LOOK "ORDER BY e.seq DESC LIMIT $8::bigint",
+    EXCEPTIONAL "ORDER BY e.seq DESC LIMIT $8::bigint",
+    FIRST "ORDER BY e.seq DESC LIMIT 1",
+};
 
 static const char by_seq[] =
     "SELECT " PG_EVENT_SHOWN " FROM @schema@.event e WHERE e.seq = $1";
@@ -387,25 +398,13 @@ static int show_range(struct listing *l, const char *sql, struct range *r, struc
  * charged to the budget. */
 static int list_exceptional(struct listing *l, struct range r, struct error *err)
 {
-    const char *sql = l->q->newest_first ? exceptional_backwards : exceptional_forwards;
     int64_t states = l->states;
     if (!l->state)
         return 0;
     l->states = INT64_MAX / 2; /* any number */
-    int result = show_range(l, sql, &r, err);
+    int result = show_range(l, l->sql->exceptional, &r, err);
     l->states = states;
     return result;
-}
-
-/* Returns the first event of a range, in the order of the listing; 0 if the range is empty. */
-static int first_event(struct listing *l, struct range r, int64_t *ret, struct error *err)
-{
-    static const char forwards[] = "SELECT e.seq FROM @schema@.event e "
-                                   "WHERE e.seq > $1 AND e.seq <= $2 ORDER BY e.seq LIMIT 1";
-    static const char backwards[] = "SELECT e.seq FROM @schema@.event e "
-                                    "WHERE e.seq > $1 AND e.seq <= $2 ORDER BY e.seq DESC LIMIT 1";
-    const char *sql = l->q->newest_first ? backwards : forwards;
-    return pg_query_number(l->st, err, ret, sql, "ii", r.from, r.to);
 }
 
 /* Returns the next part of a range to examine, which begins with its first event. */
@@ -430,8 +429,7 @@ static int look_at_step(struct listing *l, struct range *r, int64_t first, struc
     struct range step = next_step(l, *r, first);
     struct range rest = step;
     size_t left = l->left;
-    const char *look = l->q->newest_first ? look_backwards : look_forwards;
-    if (show_range(l, look, &rest, err) != 0)
+    if (show_range(l, l->sql->look, &rest, err) != 0)
         return -1;
 
     bool backwards = l->q->newest_first;
@@ -464,7 +462,7 @@ static int look_at_range(struct listing *l, struct range r, struct error *err)
 {
     while (!l->done && r.from < r.to) {
         int64_t first;
-        if (first_event(l, r, &first, err) != 0)
+        if (pg_query_number(l->st, err, &first, l->sql->first, "ii", r.from, r.to) != 0)
             return -1;
         if (first == 0)
             return 0;
@@ -491,10 +489,9 @@ static int list_events(struct listing *l, struct error *err)
         all.to = q->after - 1;
 
     bool any_key = !q->aggregate_type.p && !q->aggregate_id.p;
-    const char *look = q->newest_first ? look_backwards : look_forwards;
     bool everything = !l->state && !q->type && any_key;
     if (everything)
-        return show_range(l, look, &all, err); /* every event matches */
+        return show_range(l, l->sql->look, &all, err); /* every event matches */
 
     struct range low = all, high = all;
     if (low.to > l->low)
@@ -601,6 +598,7 @@ int pg_events(struct store *base, const struct event_query *q, event_visit *visi
     int64_t budget = q->look ? q->look : STORE_LOOK;
     struct listing l = {.st = pg_of(base),
                         .q = q,
+                        .sql = q->newest_first ? &descending : &ascending,
                         .visit = visit,
                         .ctx = ctx,
                         .budget = budget,

@@ -25,6 +25,7 @@ void pg_close(struct store *base)
     free(st->ahead.seen);
     free(st->ahead.target);
     free(st->path_was);
+    free(st->url);
     free(st->conninfo);
     free(st->shown);
     free(st->schema);
@@ -34,12 +35,14 @@ void pg_close(struct store *base)
     free(st);
 }
 
-/* Allocates a handle with its defaults; NULL: out of memory. */
-static struct pg_store *store_new(const struct store_options *opt)
+struct pg_store *pg_new(const char *url, const char *schema, const struct store_options *opt,
+                        struct error *err)
 {
     struct pg_store *st = calloc(1, sizeof *st);
-    if (!st)
+    if (!st) {
+        err_nomem(err);
         return NULL;
+    }
     st->base.ops = &store_postgres;
     st->base.caps = store_postgres.caps;
     st->opt = *opt;
@@ -47,33 +50,25 @@ static struct pg_store *store_new(const struct store_options *opt)
         st->opt.clock = &clock_system;
     if (!st->opt.payload_max)
         st->opt.payload_max = EVENT_PAYLOAD_MAX;
-    pg_wakeup_init(&st->wakeup);
+    st->wakeup.readable_fd = -1;
     arena_init(&st->ahead.a, 0);
     arena_init(&st->ahead.kept.a, 0);
     rng_seed_os(&st->rng);
-    return st;
-}
-
-struct pg_store *pg_new(const char *url, const char *schema, const struct store_options *opt,
-                        struct error *err)
-{
-    struct pg_store *st = store_new(opt);
-    if (!st) {
-        err_nomem(err);
-        return NULL;
-    }
+    st->url = strdup(url);
     st->schema = strdup(schema);
-    if (!st->schema)
+    if (!st->url || !st->schema)
         err_nomem(err);
-    else if (pg_url_read(st, url, err) == 0)
+    else if (pg_url_read(st, err) == 0)
         return st;
     pg_close(&st->base);
     return NULL;
 }
 
-/* Connects a handle that has its settings, and returns or frees it. */
-static int start(struct pg_store *st, struct store **ret, struct error *err)
+int pg_open(const char *url, const struct store_options *opt, struct store **ret, struct error *err)
 {
+    struct pg_store *st = pg_new(url, PG_SCHEMA, opt, err);
+    if (!st)
+        return -1;
     if (pg_emit_texts(st, err) == 0 && pg_ready(st, err) == 0) {
         *ret = &st->base;
         return 0;
@@ -82,38 +77,10 @@ static int start(struct pg_store *st, struct store **ret, struct error *err)
     return -1;
 }
 
-int pg_open(const char *url, const struct store_options *opt, struct store **ret, struct error *err)
-{
-    struct pg_store *st = pg_new(url, PG_SCHEMA, opt, err);
-    return st ? start(st, ret, err) : -1;
-}
-
-/* Opens another handle on the same outbox, with its own connection. */
 int pg_dup(struct store *base, struct store **ret, struct error *err)
 {
     const struct pg_store *from = pg_of(base);
-    struct pg_store *st = store_new(&from->opt);
-    if (!st)
-        return err_nomem(err);
-
-    const struct {
-        const char *text;
-        char **to;
-    } copies[] = {
-        {from->conninfo, &st->conninfo}, {from->shown, &st->shown},     {from->schema, &st->schema},
-        {from->quoted, &st->quoted},     {from->literal, &st->literal}, {from->tenant, &st->tenant},
-    };
-    for (size_t i = 0; i < sizeof copies / sizeof *copies; i++) {
-        if (!copies[i].text)
-            continue;
-        *copies[i].to = strdup(copies[i].text);
-        if (!*copies[i].to) {
-            pg_close(&st->base);
-            return err_nomem(err);
-        }
-    }
-    st->answer_ms = from->answer_ms;
-    return start(st, ret, err);
+    return pg_open(from->url, &from->opt, ret, err);
 }
 
 /* ---- transactions ---- */

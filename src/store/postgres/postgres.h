@@ -1,26 +1,12 @@
 /* postgres.h: shared by the files of the PostgreSQL store, and by no others. The protocol is in
  * sql/postgres; this is a thin, fast client of it.
  *
- *   url.c        parsing URLs
- *   connect.c    connecting and reconnecting, and whether the outbox there is usable
- *   open.c       handles, transactions, and the table of operations
- *   statement.c  sending statements and reading their rows
- *   result.c     waiting for results, and the values and events in them
- *   fail.c       what PostgreSQL's errors mean
- *   migrate.c    creating and upgrading tables, in numbered steps
- *   install.c    installing functions and views
- *   validate.c   comparing the outbox with the one that this program would create
- *   doctor.c     checking the server and the outbox for known problems
- *   emit.c       inserting events and inbox rows
- *   turn.c       settling and claiming
- *   turn_many.c  the same for simple turns, of one consumer or of several
- *   request.c    the request of a turn, as a parameter
- *   waiting.c    which events of a claim have to wait
- *   read.c       reading the events of a claim, and reading ahead of claims
- *   wakeup.c     learning of commits; polling for new events
- *   consumers.c  registering, listing and measuring consumers
- *   events.c     listing events with their states
- *   admin.c      the outbox as a whole, dead letters, marks, grants, adopted tables, trimming
+ *   connections  url.c, connect.c, open.c (handles, transactions, the table of operations)
+ *   statements   statement.c, result.c (waiting for results; values and events in them), fail.c
+ *   the schema   migrate.c (tables, in numbered steps), install.c (functions and views), validate.c
+ *   producers    emit.c
+ *   workers      turn.c, turn_many.c (simple turns), request.c, waiting.c, read.c, wakeup.c
+ *   operators    consumers.c, events.c, admin.c, doctor.c
  *
  * A handle and its connections belong to one thread at a time. Functions return 0, or -1 with *err
  * filled in, unless their comment says otherwise; those of struct store_ops keep the contract in
@@ -152,6 +138,7 @@ struct pg_store {
     struct store_options opt;
 
     /* From the URL (url.c). */
+    char *url;
     char *conninfo;    /* for libpq: the URL without our own parameters */
     char *shown;       /* for messages: no password */
     char *schema;      /* its name */
@@ -200,30 +187,27 @@ static inline struct pg_store *pg_of(struct store *st)
     return (struct pg_store *)st;
 }
 
+/* clang-format off */
 /* The operations, with the contracts of struct store_ops; open.c has the table. */
 #define PG_OPERATIONS(OP) \
-    OP(open) \
-    OP(close) \
-    OP(dup) \
-    OP(init) OP(schema_status) OP(validate) OP(ddl) OP(doctor) OP(begin) OP(commit) OP(rollback) \
-        OP(emit) OP(handle_once) OP(consumer_put) OP(consumer_list) OP(consumer_history) \
-            OP(consumer_gauge) OP(consumer_specs) OP(consumer_pause) OP(consumer_remove) \
-                OP(consumer_report) OP(turn) OP(turn_many) OP(extend) OP(claims) OP(wake_fd) \
-                    OP(wake_clear) OP(poll_new) OP(expose_connection) OP(savepoint) OP(tx_state) \
-                        OP(settle) OP(handled) OP(handled_put) OP(info) OP(events) OP(dead) \
-                            OP(dead_retry) OP(dead_drop) OP(retry_now) OP(trim) OP(marks) \
-                                OP(grant) OP(adopt)
-/* clang-format off */
+    OP(open) OP(close) OP(dup) OP(init) OP(schema_status) OP(validate) OP(ddl) OP(doctor) \
+    OP(begin) OP(commit) OP(rollback) OP(emit) OP(handle_once) \
+    OP(consumer_put) OP(consumer_list) OP(consumer_history) OP(consumer_gauge) \
+    OP(consumer_specs) OP(consumer_pause) OP(consumer_remove) OP(consumer_report) \
+    OP(turn) OP(turn_many) OP(extend) OP(claims) OP(wake_fd) OP(wake_clear) OP(poll_new) \
+    OP(expose_connection) OP(savepoint) OP(tx_state) OP(settle) OP(handled) OP(handled_put) \
+    OP(info) OP(events) OP(dead) OP(dead_retry) OP(dead_drop) OP(retry_now) OP(trim) OP(marks) \
+    OP(grant) OP(adopt)
 #define PG_DECLARE(op) extern __typeof__(*((struct store_ops *)NULL)->op) pg_##op;
 PG_OPERATIONS(PG_DECLARE)
 /* clang-format on */
 
 /* ---- url.c ---- */
 
-/* pg_url_read parses a URL into conninfo, shown, schema, quoted, literal, tenant and answer_ms.
+/* pg_url_read parses st->url into conninfo, shown, schema, quoted, literal, tenant and answer_ms.
  * st->schema must be set, and is kept if the URL names none. ERR_CONFIG: the URL is invalid, also
  * by libpq's checks; the message never quotes a password. Does not connect. */
-int pg_url_read(struct pg_store *st, const char *url, struct error *err);
+int pg_url_read(struct pg_store *st, struct error *err);
 
 /* ---- connect.c ---- */
 
@@ -408,7 +392,7 @@ struct pg_answer {
 /* clang-format on */
 
 /* pg_request_add adds a turn to a call's list of requests, which is empty at first; the place of a
- * request is a number of the caller's. pg_turn_start ends the list and sends the call, and pg_finish
+ * request is a number of the caller's. pg_turn_start ends the list and sends the call; pg_finish
  * waits for its result. pg_answer_at reads the answer in the rows from `row` on. */
 void pg_request_add(struct buf *list, struct pg_store *st, size_t place,
                     const struct pg_request *q);
@@ -485,7 +469,6 @@ void pg_ahead_forget(struct pg_store *st);
  * through a transaction pooler, nor where transactions are prepared for two-phase commit: there the
  * engine polls. */
 
-void pg_wakeup_init(struct pg_wakeup *w);
 void pg_wakeup_release(struct pg_wakeup *w);
 /* pg_wakeup_disconnected notes that the main connection is gone, and its lock with it. */
 void pg_wakeup_disconnected(struct pg_wakeup *w);

@@ -322,21 +322,6 @@ static bool open_stream(struct pg_store *st, const struct claim_request *req)
     return true;
 }
 
-/* Notes that the stream was read to its end. */
-static void stream_ended(struct pg_store *st)
-{
-    struct pg_ahead *h = &st->ahead;
-    bool was_all = h->stream.left > 0;
-    bool quick = clock_mono(st->opt.clock) - h->stream.sent_at < STREAM_QUICK;
-    if (was_all)
-        h->to = h->stream.to;
-    h->stream.open = false;
-    if (!quick)
-        h->stream.claims = 1;
-    else if (h->stream.claims < STREAM_CLAIMS)
-        h->stream.claims *= 2;
-}
-
 /* Takes rows off the stream until the chunk is full. Returns -1 if the connection can no longer be
  * used. */
 static int read_stream(struct pg_store *st, const struct claim_request *req,
@@ -350,8 +335,18 @@ static int read_stream(struct pg_store *st, const struct claim_request *req,
     h->stream.left -= h->c.scanned - before;
     if (h->c.scanned > before)
         h->to = h->c.last;
-    if (more == 0)
-        stream_ended(st);
+    if (more == 1)
+        return 0;
+
+    /* The stream was read to its end: it had everything, or as many rows as were requested. */
+    bool quick = clock_mono(st->opt.clock) - h->stream.sent_at < STREAM_QUICK;
+    if (h->stream.left > 0)
+        h->to = h->stream.to;
+    h->stream.open = false;
+    if (!quick)
+        h->stream.claims = 1;
+    else if (h->stream.claims < STREAM_CLAIMS)
+        h->stream.claims *= 2;
     return 0;
 }
 

@@ -20,9 +20,7 @@ static void add_text(struct buf *b, const char *name, const char *text)
     json_quote(b, str_of(text_kept(text, kept)));
 }
 
-/* ---- one by one ---- */
-
-/* Adds the common part of the outcomes of a set. */
+/* Adds what the outcomes of a set have in common. */
 static void add_how(struct buf *b, const struct outcome *o)
 {
     static const char *const kinds[] = {"delivered", "retry", "dead", "behind", "delay"};
@@ -32,18 +30,7 @@ static void add_how(struct buf *b, const struct outcome *o)
     add_text(b, "error", o->error);
 }
 
-static void add_outcome(struct buf *b, const struct outcome *o)
-{
-    add_how(b, o);
-    buf_addf(b, ",\"seq\":%lld,\"delay_ms\":%lld", (long long)o->ev->seq, (long long)o->delay_ms);
-    if (o->kind == OUTCOME_DELIVERED) {
-        add_text(b, "receipt", o->receipt);
-        add_text(b, "id", o->ev->id.p);
-    }
-    buf_addc(b, '}');
-}
-
-/* ---- as sets ---- */
+/* ---- outcomes, as sets or one by one ---- */
 
 /* A set of outcomes that differ only in their events and delays. */
 struct set {
@@ -65,16 +52,6 @@ static bool alike(const struct outcome *a, const struct outcome *b)
     return strcmp(a->error, b->error) == 0;
 }
 
-/* Finds the set of an outcome; NULL: none. */
-static struct set *set_of(struct sets *all, const struct outcome *o)
-{
-    for (size_t i = 0; i < all->n; i++) {
-        if (alike(all->set[i].first, o))
-            return &all->set[i];
-    }
-    return NULL;
-}
-
 /* Groups the outcomes into sets. False: they have to be sent one by one. */
 static bool sort_out(const struct settlement *s, struct sets *all)
 {
@@ -86,14 +63,14 @@ static bool sort_out(const struct settlement *s, struct sets *all)
         bool waits = o->kind == OUTCOME_RETRY || o->kind == OUTCOME_BEHIND;
         if (!waits)
             return false;
-        struct set *set = set_of(all, o);
-        if (!set && all->n == SETS_MAX)
+        size_t k = 0;
+        while (k < all->n && !alike(all->set[k].first, o))
+            k++;
+        if (k == SETS_MAX)
             return false;
-        if (!set) {
-            set = &all->set[all->n++];
-            *set = (struct set){.first = o};
-        }
-        set->n++;
+        if (k == all->n)
+            all->set[all->n++] = (struct set){.first = o};
+        all->set[k].n++;
     }
     return true;
 }
@@ -148,9 +125,17 @@ static void add_outcomes(struct buf *b, const struct settlement *s)
         return;
     }
     for (size_t i = 0; i < s->n; i++) {
+        const struct outcome *o = &s->out[i];
         if (i > 0)
             buf_addc(b, ',');
-        add_outcome(b, &s->out[i]);
+        add_how(b, o);
+        buf_addf(b, ",\"seq\":%lld,\"delay_ms\":%lld", (long long)o->ev->seq,
+                 (long long)o->delay_ms);
+        if (o->kind == OUTCOME_DELIVERED) {
+            add_text(b, "receipt", o->receipt);
+            add_text(b, "id", o->ev->id.p);
+        }
+        buf_addc(b, '}');
     }
 }
 

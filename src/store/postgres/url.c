@@ -13,28 +13,6 @@
 #define NAME_MAX_BYTES 63             /* of an identifier; PostgreSQL cuts longer ones */
 #define NOWHERE "/nonexistent/outbox" /* a socket that does not exist */
 
-/* ---- our parameters ---- */
-
-/* Reads a parameter of the query part if it is one of ours, and returns whether it is. Clears *ok
- * if the value is empty or malformed. */
-static bool read_ours(struct pg_store *st, char **answer, const char *p, size_t n, bool *ok)
-{
-    static const char *const names[] = {"schema=", "tenant=", "answer_timeout="};
-    char **to[] = {&st->schema, &st->tenant, answer};
-    for (int i = 0; i < 3; i++) {
-        size_t len = strlen(names[i]);
-        if (n < len || strncmp(p, names[i], len) != 0)
-            continue;
-        free(*to[i]);
-        *to[i] = url_decoded((struct str){p + len, n - len});
-        bool usable = *to[i] && **to[i];
-        if (!usable)
-            *ok = false;
-        return true;
-    }
-    return false;
-}
-
 /* ---- splitting ---- */
 
 static int not_understood(struct error *err)
@@ -76,11 +54,21 @@ static char *copy_of(struct buf *b)
  */
 static bool split_query(struct pg_store *st, char **answer, const char *query, struct buf *b)
 {
+    static const char *const names[] = {"schema=", "tenant=", "answer_timeout="};
+    char **to[] = {&st->schema, &st->tenant, answer};
     bool ok = true;
     char glue = '?';
     for (const char *p = query; *p;) {
         size_t n = strcspn(p, "&");
-        if (!read_ours(st, answer, p, n, &ok)) {
+        int i = 0;
+        while (i < 3 && strncmp(p, names[i], strlen(names[i])) != 0)
+            i++;
+        if (i < 3) {
+            size_t name = strlen(names[i]);
+            free(*to[i]);
+            *to[i] = url_decoded((struct str){p + name, n - name});
+            ok = ok && *to[i] && **to[i];
+        } else {
             buf_addc(b, glue);
             buf_add(b, p, n);
             glue = '&';
@@ -93,8 +81,9 @@ static bool split_query(struct pg_store *st, char **answer, const char *query, s
 }
 
 /* Separates our parameters from libpq's. */
-static int split_url(struct pg_store *st, const char *url, struct error *err)
+static int split_url(struct pg_store *st, struct error *err)
 {
+    const char *url = st->url;
     struct buf b;
     const char *query = NULL;
     char *answer = NULL; /* the value of answer_timeout */
@@ -256,9 +245,9 @@ static int quote_schema(struct pg_store *st, struct error *err)
     return st->quoted && st->literal ? 0 : err_nomem(err);
 }
 
-int pg_url_read(struct pg_store *st, const char *url, struct error *err)
+int pg_url_read(struct pg_store *st, struct error *err)
 {
-    if (split_url(st, url, err) != 0)
+    if (split_url(st, err) != 0)
         return -1;
     if (read_conninfo(st, err) != 0)
         return -1;
