@@ -17,14 +17,14 @@ struct api_handler {
 /* A consumer as the application describes it.
  * (1) Either all handlers are named, or none is. Named handlers run in transactions. With
  * fate=shared they share one consumer; otherwise each has its own consumer, a part.
- * (2) api_consumer_expand creates the parts and workers, which remain until `changed`. */
+ * (2) Parts and workers are created when they are needed, and remain until `changed`. */
 struct outbox_consumer {
     struct outbox *ob;
     struct outbox_consumer *next;
     struct consumer c;
     bool events_set; /* the option `events` was given */
     bool named, shared;
-    bool changed;    /* since the last call of api_consumer_expand */
+    bool changed;    /* since the workers were created */
     bool registered; /* by outbox_consumer_register: not run without a sink or handlers */
     int threads;     /* the option `workers`: for each handler, or for all that share their fate */
     struct handler *handlers; /* names, patterns and ctx, an api_handler, are owned */
@@ -77,9 +77,6 @@ int api_lock_own(outbox *ob, const char *what, struct error *err);
 
 /* api_consumer_free frees a consumer that is not in any list. */
 void api_consumer_free(outbox_consumer *c);
-/* api_consumer_expand creates the parts and workers of a consumer, unless nothing has changed since
- * the last call. */
-int api_consumer_expand(outbox_consumer *c, struct error *err);
 /* api_consumer_start starts all workers of a consumer made by outbox_consumer_new, or none. On
  * failure the caller calls api_consumer_stop. With `strict` it also fails where the consumer would
  * stand by (ERR_CONFLICT). api_consumer_stop drains a consumer while the others continue, waits for

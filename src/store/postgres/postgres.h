@@ -153,7 +153,7 @@ struct pg_store {
     unsigned generation[PG_LINKS]; /* grows with each connection */
     bool pooled;       /* connected through a pooler: session state cannot be relied on */
     bool worked;       /* an outbox was seen: if it is missing now, a restore may be under way */
-    unsigned brief_at; /* the generation that pg_be_brief was set on */
+    unsigned brief_at; /* the generation that was told to be brief, see turn.c */
     bool stale;        /* prepared statements of this connection are outdated: reconnect */
     bool patient;      /* the statement may take long: no answer timeout */
     bool silent;       /* a connection was dropped because nothing arrived for answer_ms */
@@ -212,23 +212,13 @@ int pg_url_read(struct pg_store *st, struct error *err);
 /* ---- connect.c ---- */
 
 /* pg_ready connects if there is no connection, or if the last one broke or became stale.
- * ERR_UNAVAILABLE: no connection, or the open transaction was lost with it. Others as pg_check. */
+ * ERR_UNAVAILABLE: no connection, or the open transaction was lost with it. ERR_NOTOURS: no outbox,
+ * or one of an older version; ERR_NEWER; ERR_CONFIG: the tenant does not fit the role. */
 int pg_ready(struct pg_store *st, struct error *err);
 /* pg_reader_ready does the same for the connection that reads ahead, which must lead to the same
  * server as the main one. pg_reader_close closes it. */
 int pg_reader_ready(struct pg_store *st, struct error *err);
 void pg_reader_close(struct pg_store *st);
-/* pg_be_brief tells the session that others wait for it, so that it does not wait long for a
- * consumer locked by another session. */
-int pg_be_brief(struct pg_store *st, struct error *err);
-/* pg_check checks that the outbox is usable, and repairs it after a restore. ERR_NOTOURS: no
- * outbox, or one of an older version; ERR_NEWER; ERR_CONFIG: the tenant does not fit the role. */
-int pg_check(struct pg_store *st, struct error *err);
-
-/* pg_expose_connection permanently resets our session settings for the statements of handlers, and
- * stops the use of prepared statements. pg_speak_utf8 resets the encoding after a handler changed
- * it. */
-int pg_speak_utf8(struct pg_store *st, struct error *err);
 
 /* ---- open.c ---- */
 

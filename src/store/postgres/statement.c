@@ -284,6 +284,19 @@ static int send_with_path(struct pg_store *st, const char *text, const struct pa
     return 1;
 }
 
+/* Resets the encoding after a handler changed it on an exposed connection. */
+static int speak_utf8(struct pg_store *st, struct error *err)
+{
+    if (!st->exposed)
+        return 0;
+    if (strcmp(pg_encoding_to_char(PQclientEncoding(st->db)), "UTF8") == 0)
+        return 0;
+    if (PQsetClientEncoding(st->db, "UTF8") == 0)
+        return 0;
+    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
+                     "%s: a handler changed client_encoding, and it cannot be restored", st->shown);
+}
+
 /* Sends a statement on one of our connections. */
 static int send_statement(struct pg_store *st, enum pg_link link, const char *sql,
                           const struct params *p, int binary, struct error *err)
@@ -292,7 +305,7 @@ static int send_statement(struct pg_store *st, enum pg_link link, const char *sq
     int ready = link == PG_READER ? pg_reader_ready(st, err) : pg_ready(st, err);
     if (ready != 0)
         return -1;
-    if (link == PG_MAIN && pg_speak_utf8(st, err) != 0)
+    if (link == PG_MAIN && speak_utf8(st, err) != 0)
         return -1;
     enum path path = path_for(st, link, sql);
     if (path == PATH_CHANGED && path_change(st, err) != 0)

@@ -326,6 +326,19 @@ void pg_unread(struct batch *b, struct claim_hint *hint)
     hint->wait_ms = UNREAD_WAIT;
 }
 
+/* Tells the session that others wait for it, so that it does not wait long for a consumer locked by
+ * another session. */
+static int be_brief(struct pg_store *st, struct error *err)
+{
+    bool set = st->brief_at == st->generation[PG_MAIN];
+    if (set || st->pooled)
+        return 0;
+    if (pg_simple(st, "SET outbox.brief = 'on'", err) != 0)
+        return -1;
+    st->brief_at = st->generation[PG_MAIN];
+    return 0;
+}
+
 int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost,
             const struct claim_request *req, struct arena *a, struct batch *ret_batch,
             struct claim_hint *ret_hint, struct error *err)
@@ -340,7 +353,7 @@ int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost,
     if (pg_check_open(st, err) != 0)
         return -1;
 
-    if (req && req->no_readahead && pg_be_brief(st, err) != 0)
+    if (req && req->no_readahead && be_brief(st, err) != 0)
         return -1;
     if (claiming && !req->one_shot && !req->no_readahead)
         t.have = pg_ahead_take(st, req, a, &t.c, &t.in);
