@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "api/manage.h"
+#include "api/api_impl.h"
 #include "base/buf.h"
 
 /* ---- health ---- */

@@ -110,7 +110,7 @@ struct health admin_health(struct admin_config *cfg, struct store *st, struct bu
     outbox *ob = atomic_load(&cfg->ob);
     if (!ob)
         return none_running(cfg, verbose);
-    if (manage_views(ob, &v, &n, NULL) != 0)
+    if (supervisor_views(&ob->sv, &v, &n, NULL) != 0)
         return all; /* out of memory: a restart would not help */
 
     for (size_t i = 0; i < n; i++) {

@@ -605,11 +605,10 @@ int metrics_scrape(struct metrics *m, struct admin_config *cfg, struct store *st
     for (size_t i = 0; i < 2; i++)
         m->reloads[i] = atomic_load(&cfg->reloads[i]);
     if (ob) {
-        struct manage_memory memory = manage_memory(ob);
-        m->memory_limit = memory.limit;
-        m->memory_peak = memory.peak;
+        m->memory_limit = ob->sv.memory;
+        m->memory_peak = (int64_t)atomic_load(&ob->sv.budget.peak);
     }
-    if (ob && manage_views(ob, &v, &n, err) != 0)
+    if (ob && supervisor_views(&ob->sv, &v, &n, err) != 0)
         return -1;
 
     arena_init(&m->arena, 0);

@@ -63,7 +63,8 @@ static struct store *lock_store(struct admin *s)
     if (pthread_mutex_timedlock(&s->store_lock, &until) != 0)
         return NULL;
     outbox *ob = atomic_load(&s->cfg->ob);
-    bool is_open = s->st || (ob && manage_store(ob, &s->st, NULL) == 0); /* the first opens it */
+    bool is_open = s->st ||
+                   (ob && ob->st->ops->dup(ob->st, &s->st, NULL) == 0); /* the first opens it */
     if (is_open)
         return s->st;
     pthread_mutex_unlock(&s->store_lock);

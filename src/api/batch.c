@@ -18,13 +18,12 @@
 #define DELAY_MAX_MS (INT64_C(365) * 24 * 3600000)
 #define NOT_MINE_MS 1000 /* up to twice as long, at random, as for handlers */
 
-/* The application's verdict on an event. */
-enum said { SAID_NOTHING, SAID_DONE, SAID_RETRY, SAID_REJECT, SAID_DOWN, SAID_NOT_MINE };
+#define NO_VERDICT (-1) /* in place of an outbox_verdict */
 
 /* One event of a batch. (1) The delivery comes first: the application sees it as outbox_event. */
 struct item {
     struct delivery d;
-    enum said said;
+    int verdict;
     int64_t delay_ms;
     const char *why;
 };
@@ -73,11 +72,6 @@ static int check_lease(int64_t lease_ms, struct error *err)
 
 /* ---- settling ---- */
 
-static const char *reason_or(const struct item *it, const char *usual)
-{
-    return it->why ? it->why : usual;
-}
-
 /* Returns the outcome of a failed attempt: a retry, or a dead letter after the last one. */
 static struct outcome failed_outcome(outbox_batch *b, const struct part *p, const struct item *it)
 {
@@ -86,7 +80,7 @@ static struct outcome failed_outcome(outbox_batch *b, const struct part *p, cons
                         .kind = OUTCOME_RETRY,
                         .attempts = ev->attempts + 1,
                         .proven = true,
-                        .error = reason_or(it, "failed")};
+                        .error = it->why ? it->why : "failed"};
     if (o.attempts >= p->retry.attempts)
         o.kind = OUTCOME_DEAD;
     else
@@ -103,21 +97,21 @@ static bool outcome_of(outbox_batch *b, const struct part *p, const struct item 
     struct outcome o = {.ev = ev, .kind = OUTCOME_BEHIND, .attempts = ev->attempts};
     if (ev->delayed)
         o.kind = OUTCOME_DELAY;
-    switch (it->said) {
-    case SAID_DONE: return false;
-    case SAID_RETRY: o = failed_outcome(b, p, it); break;
-    case SAID_REJECT:
+    switch (it->verdict) {
+    case OUTBOX_DONE: return false;
+    case OUTBOX_RETRY: o = failed_outcome(b, p, it); break;
+    case OUTBOX_REJECT:
         o.kind = OUTCOME_DEAD;
         o.attempts = ev->attempts + 1;
-        o.error = reason_or(it, "rejected");
+        o.error = it->why ? it->why : "rejected";
         break;
-    case SAID_NOT_MINE:
+    case OUTBOX_NOT_MINE:
         o.kind = OUTCOME_RETRY;
         o.delay_ms = NOT_MINE_MS + (int64_t)rng_below(&b->rng, NOT_MINE_MS);
-        o.error = reason_or(it, "left to another worker");
+        o.error = it->why ? it->why : "left to another worker";
         break;
-    case SAID_NOTHING:
-    case SAID_DOWN: break; /* not tried */
+    case NO_VERDICT:
+    case OUTBOX_DOWN: break; /* not tried */
     }
     *ret = o;
     return true;
@@ -130,7 +124,7 @@ static size_t untried_from(const struct part *p)
     size_t i = p->b.n;
     if (p->b.parked)
         return i;
-    while (i > 0 && p->items[i - 1].said == SAID_NOTHING && may_deliver(&p->b.ev[i - 1]))
+    while (i > 0 && p->items[i - 1].verdict == NO_VERDICT && may_deliver(&p->b.ev[i - 1]))
         i--;
     return i;
 }
@@ -283,7 +277,8 @@ static int claim_part(outbox_batch *b, struct part *p, const struct claim_reques
     if (!p->items)
         return err_nomem(err);
     for (size_t i = 0; i < p->b.n; i++)
-        p->items[i].d = (struct delivery){.ev = &p->b.ev[i], .attempt = p->b.ev[i].attempts + 1};
+        p->items[i] = (struct item){.d = {.ev = &p->b.ev[i], .attempt = p->b.ev[i].attempts + 1},
+                                    .verdict = NO_VERDICT};
     if (count_deliverable(&p->b) > 0)
         return 0;
 
@@ -294,30 +289,19 @@ static int claim_part(outbox_batch *b, struct part *p, const struct claim_reques
     return result;
 }
 
-/* Creates an empty part for a consumer. A retry policy that this version cannot read counts as
- * `fast`. */
-static struct part *new_part(outbox_batch *b, const struct consumer_spec *spec, struct error *err)
-{
-    struct part *p = arena_zalloc(&b->a, 1, sizeof *p);
-    if (!p) {
-        err_nomem(err);
-        return NULL;
-    }
-    p->consumer = spec->name;
-    p->order = spec->order;
-    bool known = retry_parse(spec->retry, &p->retry, NULL) == 0;
-    if (!known && retry_parse("fast", &p->retry, err) != 0)
-        return NULL;
-    return p;
-}
-
 /* Adds the events of one consumer to the batch. A suspect must be alone in the batch. */
 static int claim_for(outbox_batch *b, const outbox_claim *c, const struct consumer_spec *spec,
                      bool only_consumer, struct error *err)
 {
     struct filter *filter = NULL;
-    struct part *p = new_part(b, spec, err);
+    struct part *p = arena_zalloc(&b->a, 1, sizeof *p);
     if (!p)
+        return err_nomem(err);
+    p->consumer = spec->name;
+    p->order = spec->order;
+    /* A retry policy that this version cannot read counts as `fast`. */
+    bool known = retry_parse(spec->retry, &p->retry, NULL) == 0;
+    if (!known && retry_parse("fast", &p->retry, err) != 0)
         return -1;
     if (filter_new(spec->events, spec->where, &filter, err) != 0)
         return -1;
@@ -389,9 +373,7 @@ static int claim_all(outbox_batch *b, const outbox_claim *c, struct error *err)
 
     if (!first.code || b->n > 0)
         return 0;
-    if (err)
-        *err = first;
-    return -1;
+    return err_copy(err, &first);
 }
 
 /* outbox_claim_batch hands out an empty batch if there is nothing to do; only a failure is an
@@ -446,7 +428,7 @@ OUTBOX_API int64_t outbox_batch_wait(const outbox_batch *b)
 /* Whether an item will be delivered again, so that later ones must not overtake it. */
 static bool makes_wait(const struct item *it)
 {
-    return it->said != SAID_NOTHING && it->said != SAID_DONE && it->said != SAID_REJECT;
+    return it->verdict != NO_VERDICT && it->verdict != OUTBOX_DONE && it->verdict != OUTBOX_REJECT;
 }
 
 /* Whether an earlier item that this one must not overtake will be delivered again. */
@@ -510,11 +492,6 @@ OUTBOX_API const char *outbox_batch_consumer(const outbox_batch *b, const outbox
 OUTBOX_API int outbox_batch_verdict(outbox_batch *b, const outbox_event *ev, outbox_verdict verdict,
                                     int64_t delay_ms, const char *why, outbox_error *public_err)
 {
-    static const enum said meaning[] = {[OUTBOX_DONE] = SAID_DONE,
-                                        [OUTBOX_RETRY] = SAID_RETRY,
-                                        [OUTBOX_REJECT] = SAID_REJECT,
-                                        [OUTBOX_DOWN] = SAID_DOWN,
-                                        [OUTBOX_NOT_MINE] = SAID_NOT_MINE};
     struct error *err = err_of(public_err);
     struct part *p = part_of(b, ev);
     struct item *it = (struct item *)(uintptr_t)ev;
@@ -531,7 +508,7 @@ OUTBOX_API int outbox_batch_verdict(outbox_batch *b, const outbox_event *ev, out
     }
 
     p->held_back -= makes_wait(it);
-    it->said = meaning[verdict];
+    it->verdict = (int)verdict;
     it->delay_ms = min_i64(delay_ms, DELAY_MAX_MS);
     it->why = text;
     p->held_back += makes_wait(it);

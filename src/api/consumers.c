@@ -162,9 +162,9 @@ static int join_patterns(outbox_consumer *c, struct error *err)
     return result;
 }
 
-/* Starts over if anything was changed. A failure leaves neither parts nor workers, and `changed`
- * set, so that the next call tries again. */
-int api_consumer_expand(outbox_consumer *c, struct error *err)
+/* Creates the parts and workers of a consumer, unless nothing has changed. A failure leaves neither
+ * parts nor workers, and `changed` set, so that the next call tries again. */
+static int expand_consumer(outbox_consumer *c, struct error *err)
 {
     if (!c->changed)
         return 0;
@@ -189,6 +189,20 @@ int api_consumer_expand(outbox_consumer *c, struct error *err)
         return -1;
     }
     c->changed = false;
+    return 0;
+}
+
+int api_consumer_start(outbox_consumer *c, bool strict, struct error *err)
+{
+    if (expand_consumer(c, err) != 0)
+        return -1;
+    for (size_t i = 0; i < c->n_workers; i++) {
+        if (supervisor_add(c->workers[i], strict, err) == 0)
+            continue;
+        while (i-- > 0)
+            supervisor_remove(c->workers[i]);
+        return -1;
+    }
     return 0;
 }
 
@@ -230,7 +244,7 @@ struct worker **api_workers(outbox *ob, size_t *ret_n, struct error *err)
     for (outbox_consumer *c = ob->consumers; c; c = c->next) {
         if (is_claimed_for(c))
             continue;
-        if (api_consumer_expand(c, err) != 0)
+        if (expand_consumer(c, err) != 0)
             goto fail;
         struct worker **more = realloc(list, (n + c->n_workers + 1) * sizeof *more);
         if (!more) {
@@ -293,6 +307,21 @@ void api_consumer_free(outbox_consumer *c)
     free(c->handlers);
     consumer_release(&c->c);
     free(c);
+}
+
+/* Unlinks the consumer under the lock, because outbox_wake goes through the list. */
+void api_consumer_stop(outbox_consumer *c)
+{
+    outbox *ob = c->ob;
+    outbox_consumer **at = &ob->consumers;
+    for (size_t i = 0; i < c->n_workers; i++)
+        supervisor_remove(c->workers[i]);
+    pthread_mutex_lock(&ob->sv.lock);
+    while (*at != c)
+        at = &(*at)->next;
+    *at = c->next;
+    pthread_mutex_unlock(&ob->sv.lock);
+    api_consumer_free(c);
 }
 
 OUTBOX_API int outbox_consumer_new(outbox *ob, const char *name, outbox_consumer **ret,
@@ -450,7 +479,7 @@ OUTBOX_API int outbox_consumer_register(outbox_consumer *c, outbox_error *public
     struct error *err = err_of(public_err);
     outbox *ob = c->ob;
     c->registered = true;
-    if (!is_bare(c) && api_consumer_expand(c, err) != 0)
+    if (!is_bare(c) && expand_consumer(c, err) != 0)
         return -1;
     if (api_lock_own(ob, "registering a consumer", err) != 0)
         return -1;

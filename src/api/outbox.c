@@ -131,7 +131,8 @@ OUTBOX_API void outbox_close(outbox *ob)
 
 /* ---- emitting ---- */
 
-int api_message(const outbox_message *given, struct new_event *ev, struct error *err)
+/* Fails with ERR_MISUSE if the message was not initialised. */
+static int read_message(const outbox_message *given, struct new_event *ev, struct error *err)
 {
     outbox_message m = OUTBOX_MESSAGE_INIT;
     if (given->size == 0)
@@ -154,12 +155,21 @@ int api_message(const outbox_message *given, struct new_event *ev, struct error 
     return 0;
 }
 
-void api_receipt(outbox_receipt *ret, const char *id, bool duplicate)
+int api_emit(struct store *st, void *foreign, const outbox_message *m, outbox_receipt *ret,
+             struct error *err)
 {
-    if (!ret)
-        return;
-    memcpy(ret->id, id, sizeof ret->id);
-    ret->duplicate = duplicate;
+    struct new_event ev;
+    char id[UUID_TEXT + 1];
+    bool duplicate;
+    if (read_message(m, &ev, err) != 0)
+        return -1;
+    if (st->ops->emit(st, foreign, &ev, id, &duplicate, err) != 0)
+        return -1;
+    if (ret) {
+        memcpy(ret->id, id, sizeof ret->id);
+        ret->duplicate = duplicate;
+    }
+    return 0;
 }
 
 /* Emits on the handle's connection, or on a foreign one. *ret_in_tx (may be NULL) tells whether a
@@ -167,26 +177,17 @@ void api_receipt(outbox_receipt *ret, const char *id, bool duplicate)
 static int emit_message(outbox *ob, void *foreign, const outbox_message *m, outbox_receipt *ret,
                         bool *ret_in_tx, struct error *err)
 {
-    struct new_event ev;
-    char id[UUID_TEXT + 1];
-    bool duplicate;
-    if (api_message(m, &ev, err) != 0)
-        return -1;
-
     /* SQLite needs the lock for a foreign connection, too: ids come from the handle's generator. */
     bool needs_lock = !foreign || !(ob->st->caps & STORE_FREE);
     if (needs_lock)
         pthread_mutex_lock(&ob->lock);
-    int r = ob->st->ops->emit(ob->st, foreign, &ev, id, &duplicate, err);
+    int result = api_emit(ob->st, foreign, m, ret, err);
     /* Read it under the lock: afterwards it may be another thread's. */
     if (ret_in_tx)
         *ret_in_tx = ob->in_tx;
     if (needs_lock)
         pthread_mutex_unlock(&ob->lock);
-    if (r != 0)
-        return -1;
-    api_receipt(ret, id, duplicate);
-    return 0;
+    return result;
 }
 
 /* Wakes the consumers of this handle if the store cannot, and in eager mode delivers at once,
@@ -230,7 +231,7 @@ OUTBOX_API int outbox_emit_sqlite(outbox *ob, struct sqlite3 *db, const outbox_m
 OUTBOX_API int outbox_emit_pg(outbox *ob, struct pg_conn *db, const outbox_message *m,
                               outbox_receipt *ret, outbox_error *err)
 {
-    if (!db || !outbox_pg(ob))
+    if (!db || !pg_is(ob->st))
         return err_set(err_of(err), ERR_MISUSE,
                        "outbox_emit_pg needs a connection, and an outbox in PostgreSQL");
     return emit_message(ob, db, m, ret, NULL, err_of(err));

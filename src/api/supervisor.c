@@ -210,19 +210,6 @@ static void supervise(struct supervisor *sv, bool until_through)
 
 /* ---- starting and ending workers ---- */
 
-static int start_worker(struct supervisor *sv, struct worker *w, struct error *err)
-{
-    struct worker **end = &sv->first;
-    while (*end)
-        end = &(*end)->next;
-    if (worker_start(w, err) != 0)
-        return -1;
-    pthread_mutex_lock(&sv->lock);
-    *end = w;
-    pthread_mutex_unlock(&sv->lock);
-    return 0;
-}
-
 /* Registers the consumer of an open worker. This is the last step that can fail: the store keeps
  * events for every registered consumer, even one that no worker runs. With `strict` it fails if the
  * consumer would stand by. */
@@ -234,25 +221,24 @@ static int register_consumer(struct worker *w, bool strict, struct error *err)
     bool stands_by = why->code != 0;
     if (!strict || !stands_by)
         return 0;
-    if (err)
-        *err = *why;
-    return -1;
+    return err_copy(err, why);
 }
 
-int supervisor_add(struct supervisor *sv, struct worker *w, bool strict, struct error *err)
+int supervisor_add(struct worker *w, bool strict, struct error *err)
 {
-    if (worker_begin(w, true, err) != 0)
+    if (worker_open(w, true, err) != 0)
         return -1;
     int result = register_consumer(w, strict, err);
     if (result == 0)
-        result = start_worker(sv, w, err);
+        result = worker_start(w, err);
     if (result != 0)
         worker_close(w);
     return result;
 }
 
-void supervisor_remove(struct supervisor *sv, struct worker *w)
+void supervisor_remove(struct worker *w)
 {
+    struct supervisor *sv = w->sv;
     struct worker **at = &sv->first;
     while (*at && *at != w)
         at = &(*at)->next;
@@ -363,7 +349,7 @@ int supervisor_run(struct supervisor *sv, struct worker *const *w, size_t n, boo
     /* Open all workers before the first consumer is registered, so that nothing is registered if
      * one of them cannot be opened. */
     for (size_t i = 0; result == 0 && i < n; i++)
-        result = worker_begin(w[i], !until_through, err);
+        result = worker_open(w[i], !until_through, err);
     for (size_t i = 0; result == 0 && i < n; i++)
         result = register_consumer(w[i], until_through, err);
     if (result == 0 && sv->pool)
@@ -371,7 +357,7 @@ int supervisor_run(struct supervisor *sv, struct worker *const *w, size_t n, boo
     if (result == 0)
         result = lease_renewer_start(&renewer, sv, w, n, err);
     for (size_t i = 0; result == 0 && i < n; i++)
-        result = start_worker(sv, w[i], err);
+        result = worker_start(w[i], err);
 
     if (result == 0) {
         for (size_t i = 0; i < n; i++)

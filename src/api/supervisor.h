@@ -93,8 +93,8 @@ void supervisor_reload(struct supervisor *sv);
 /* supervisor_add opens a worker and starts it. supervisor_remove drains a worker, waits for its end
  * and closes it. Only the hook `reload` may call these; the other workers are not disturbed. With
  * `strict`, supervisor_add fails with ERR_CONFLICT where the consumer would stand by. */
-int supervisor_add(struct supervisor *sv, struct worker *w, bool strict, struct error *err);
-void supervisor_remove(struct supervisor *sv, struct worker *w);
+int supervisor_add(struct worker *w, bool strict, struct error *err);
+void supervisor_remove(struct worker *w);
 
 /* supervisor_views copies the views of all workers that run; the caller frees *ret. Any thread. */
 int supervisor_views(struct supervisor *sv, struct worker_view **ret, size_t *ret_n,

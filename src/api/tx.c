@@ -11,51 +11,29 @@ static const struct event *event_of(const outbox_event *ev)
     return ((const struct delivery *)ev)->ev;
 }
 
-OUTBOX_API const char *outbox_event_id(const outbox_event *ev)
-{
-    return event_of(ev)->id.p;
-}
-
-OUTBOX_API const char *outbox_event_inbox_key(const outbox_event *ev)
-{
-    return event_inbox_key(event_of(ev)).p;
-}
-
-OUTBOX_API int64_t outbox_event_seq(const outbox_event *ev)
-{
-    return event_of(ev)->seq;
-}
-
-OUTBOX_API const char *outbox_event_type(const outbox_event *ev)
-{
-    return event_of(ev)->type.p;
-}
-
-OUTBOX_API const char *outbox_event_aggregate_type(const outbox_event *ev)
-{
-    return event_of(ev)->aggregate_type.p;
-}
-
-OUTBOX_API const char *outbox_event_aggregate_id(const outbox_event *ev)
-{
-    return event_of(ev)->aggregate_id.p;
-}
+/* clang-format off */
+#define GETTER(type, name, value) \
+    OUTBOX_API type outbox_event_##name(const outbox_event *ev) \
+    { \
+        return value; \
+    }
+GETTER(const char *, id, event_of(ev)->id.p)
+GETTER(const char *, inbox_key, event_inbox_key(event_of(ev)).p)
+GETTER(int64_t, seq, event_of(ev)->seq)
+GETTER(const char *, type, event_of(ev)->type.p)
+GETTER(const char *, aggregate_type, event_of(ev)->aggregate_type.p)
+GETTER(const char *, aggregate_id, event_of(ev)->aggregate_id.p)
+GETTER(const char *, headers, event_of(ev)->headers.p)
+GETTER(const char *, tenant, event_of(ev)->tenant.p)
+GETTER(int64_t, created_at, event_of(ev)->created_at)
+GETTER(int, attempt, ((const struct delivery *)ev)->attempt)
+/* clang-format on */
 
 OUTBOX_API const char *outbox_event_payload(const outbox_event *ev, size_t *ret_size)
 {
     if (ret_size)
         *ret_size = event_of(ev)->payload.n;
     return event_of(ev)->payload.p;
-}
-
-OUTBOX_API const char *outbox_event_headers(const outbox_event *ev)
-{
-    return event_of(ev)->headers.p;
-}
-
-OUTBOX_API const char *outbox_event_tenant(const outbox_event *ev)
-{
-    return event_of(ev)->tenant.p;
 }
 
 OUTBOX_API int outbox_event_version(const outbox_event *ev, int64_t *ret_version)
@@ -65,16 +43,6 @@ OUTBOX_API int outbox_event_version(const outbox_event *ev, int64_t *ret_version
     if (ret_version)
         *ret_version = event_of(ev)->version;
     return 1;
-}
-
-OUTBOX_API int64_t outbox_event_created_at(const outbox_event *ev)
-{
-    return event_of(ev)->created_at;
-}
-
-OUTBOX_API int outbox_event_attempt(const outbox_event *ev)
-{
-    return ((const struct delivery *)ev)->attempt;
 }
 
 OUTBOX_API outbox_verdict outbox_fail(outbox_tx *tx, outbox_verdict verdict, const char *text)
@@ -101,25 +69,19 @@ static struct store *store_of(outbox_tx *tx)
 OUTBOX_API struct sqlite3 *outbox_tx_sqlite(outbox_tx *tx)
 {
     struct store *st = store_of(tx);
-    if (!st)
-        return NULL;
-    return sqlite_handle(st);
+    return st ? sqlite_handle(st) : NULL;
 }
 
 OUTBOX_API struct pg_conn *outbox_tx_pg(outbox_tx *tx)
 {
     struct store *st = store_of(tx);
-    if (!st)
-        return NULL;
-    return pg_handle(st);
+    return st ? pg_handle(st) : NULL;
 }
 
 OUTBOX_API struct st_mysql *outbox_tx_mariadb(outbox_tx *tx)
 {
     struct store *st = store_of(tx);
-    if (!st)
-        return NULL;
-    return mdb_handle(st);
+    return st ? mdb_handle(st) : NULL;
 }
 
 /* The error of a handler that runs outside a transaction. */
@@ -131,21 +93,12 @@ static int has_none(struct error *err)
 }
 
 OUTBOX_API int outbox_tx_emit(outbox_tx *tx, const outbox_message *m, outbox_receipt *ret,
-                              outbox_error *public_err)
+                              outbox_error *err)
 {
-    struct error *err = err_of(public_err);
     struct store *st = store_of(tx);
-    struct new_event ev;
-    char id[UUID_TEXT + 1];
-    bool duplicate;
     if (!st)
-        return has_none(err);
-    if (api_message(m, &ev, err) != 0)
-        return -1;
-    if (st->ops->emit(st, NULL, &ev, id, &duplicate, err) != 0)
-        return -1;
-    api_receipt(ret, id, duplicate);
-    return 0;
+        return has_none(err_of(err));
+    return api_emit(st, NULL, m, ret, err_of(err));
 }
 
 /* ---- the inbox ---- */
@@ -192,7 +145,7 @@ OUTBOX_API int outbox_handle_once_pg(outbox *ob, struct pg_conn *db, const char 
                                      const char *key, const char *payload, size_t size,
                                      int *ret_first, outbox_error *err)
 {
-    if (!db || !outbox_pg(ob))
+    if (!db || !pg_is(ob->st))
         return err_set(err_of(err), ERR_MISUSE,
                        "outbox_handle_once_pg needs a connection, and an outbox in PostgreSQL");
     return handle_once(ob->st, db, handler, key, payload, size, ret_first, err_of(err));

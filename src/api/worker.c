@@ -56,8 +56,8 @@ static int open_stores(struct worker *w, struct error *err)
 static int acquire_tx(void *worker, struct store **ret, struct error *err)
 {
     struct worker *w = worker;
-    struct pool_tx_user who = {.consumer = w->consumer, .idle_ms = w->consumer->timeout_ms};
-    return pool_tx_acquire(w->sv->pool, &who, &w->tx_conn, ret, err);
+    return pool_tx_acquire(w->sv->pool, w->consumer, w->consumer->timeout_ms, &w->tx_conn, ret,
+                           err);
 }
 
 static void release_tx(void *worker, struct store *st)
@@ -98,23 +98,6 @@ static int open_pipeline(struct worker *w, bool stand_by, struct error *err)
     return pipeline_new(&cfg, &w->p, err);
 }
 
-int worker_open(struct worker *w, bool stand_by, struct error *err)
-{
-    rng_seed_os(&w->rng);
-    owner_make(w->owner, rng_next(&w->rng) >> 32);
-    if (open_stores(w, err) != 0)
-        goto fail;
-    if (open_pipeline(w, stand_by, err) != 0 || open_sink(w, err) != 0) {
-        err_prefix(err, "consumer \"%s\"", w->consumer->name);
-        goto fail;
-    }
-    pipeline_attach(w->p, w->sk);
-    return 0;
-fail:
-    worker_close(w);
-    return -1;
-}
-
 void worker_close(struct worker *w)
 {
     if (w->sk)
@@ -128,22 +111,19 @@ void worker_close(struct worker *w)
     w->tx_st = NULL;
 }
 
-int worker_begin(struct worker *w, bool stand_by, struct error *err)
+int worker_open(struct worker *w, bool stand_by, struct error *err)
 {
     worker_close(w); /* supervisor_step may have left it open, in another state */
-    w->through = false;
-    w->ended = false;
-    w->round_seen = 0;
-    w->claims = 0;
-    w->error = (struct error){0};
-    w->next = NULL;
-    atomic_store(&w->stop, false);
-    atomic_store(&w->step_since, 0);
-    if (worker_open(w, stand_by, err) != 0)
-        return -1;
-    w->view = (struct worker_view){.timeout_ms = w->consumer->timeout_ms};
-    snprintf(w->view.consumer, sizeof w->view.consumer, "%s", w->consumer->name);
-    return 0;
+    rng_seed_os(&w->rng);
+    owner_make(w->owner, rng_next(&w->rng) >> 32);
+    int result = open_stores(w, err);
+    if (result == 0 && (open_pipeline(w, stand_by, err) != 0 || open_sink(w, err) != 0))
+        result = err_prefix(err, "consumer \"%s\"", w->consumer->name);
+    if (result == 0)
+        pipeline_attach(w->p, w->sk);
+    else
+        worker_close(w);
+    return result;
 }
 
 /* ---- the view for other threads ---- */
@@ -286,10 +266,26 @@ static void *worker_main(void *arg)
 
 int worker_start(struct worker *w, struct error *err)
 {
+    struct worker **end = &w->sv->first;
+    while (*end)
+        end = &(*end)->next;
+    w->through = false;
+    w->ended = false;
+    w->round_seen = 0;
+    w->claims = 0;
+    w->error = (struct error){0};
+    w->next = NULL;
+    atomic_store(&w->stop, false);
+    atomic_store(&w->step_since, 0);
+    w->view = (struct worker_view){.timeout_ms = w->consumer->timeout_ms};
+    snprintf(w->view.consumer, sizeof w->view.consumer, "%s", w->consumer->name);
     int e = pthread_create(&w->thread, NULL, worker_main, w);
     if (e != 0)
         return err_errno(err, ERR_UNAVAILABLE, e,
                          "could not start a thread (out of memory, or too many)");
+    pthread_mutex_lock(&w->sv->lock);
+    *end = w;
+    pthread_mutex_unlock(&w->sv->lock);
     return 0;
 }
 

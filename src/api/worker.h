@@ -63,15 +63,13 @@ struct worker {
     struct worker_view view;
 };
 
-/* worker_open opens the stores, the pipeline and the sink. It does not register the consumer. For
- * stand_by see pipeline_config. On failure everything is closed again. worker_close closes them; it
- * is safe on a worker that is not open. */
+/* worker_open opens the stores, the pipeline and the sink, after closing what supervisor_step may
+ * have left open. It does not register the consumer. For stand_by see pipeline_config. On failure
+ * everything is closed again. worker_close closes them; it is safe on a worker that is not open.
+ * worker_start starts the thread of an open worker, once the consumer is registered, and adds the
+ * worker to sv's list. */
 int worker_open(struct worker *w, bool stand_by, struct error *err);
 void worker_close(struct worker *w);
-
-/* worker_begin resets a worker and opens it for supervisor_run; it first closes a worker that
- * supervisor_step left open. worker_start starts its thread, once the consumer is registered. */
-int worker_begin(struct worker *w, bool stand_by, struct error *err);
 int worker_start(struct worker *w, struct error *err);
 
 /* worker_wake makes the worker look for work. Any thread. */

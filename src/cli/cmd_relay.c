@@ -255,7 +255,9 @@ static int open_outbox(struct relay *r, struct error *err)
     opt.log_level = s->log_level;
     if (outbox_open(s->store, &opt, &r->ob, relay_error(err)) != 0)
         return -1;
-    manage_hooks(r->ob, relay_started, relay_reload, r);
+    r->ob->sv.started = relay_started;
+    r->ob->sv.reload = relay_reload;
+    r->ob->sv.hook_ctx = r;
     atomic_store(&r->admin_cfg.ob, r->ob);
     atomic_store(&r->open, true);
     return 0;

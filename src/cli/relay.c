@@ -193,7 +193,7 @@ static bool is_idle(const struct relay *r, const char *name)
     struct worker_view *v;
     size_t n;
     bool idle = false;
-    if (manage_views(r->ob, &v, &n, NULL) != 0)
+    if (supervisor_views(&r->ob->sv, &v, &n, NULL) != 0)
         return false;
     for (size_t i = 0; i < n; i++) {
         bool works = v[i].state < PIPELINE_STOPPED && !v[i].stats.standby;
@@ -207,7 +207,7 @@ static bool is_idle(const struct relay *r, const char *name)
 static void stop_consumer(struct relay_consumer *c)
 {
     if (c->c)
-        manage_stop(c->c);
+        api_consumer_stop(c->c);
     c->c = NULL;
 }
 
@@ -217,7 +217,7 @@ static int start_consumer(struct relay *r, struct relay_consumer *c, bool strict
     c->c = NULL;
     int result = make_consumer(r, c, err);
     if (result == 0)
-        result = manage_start(c->c, strict, err);
+        result = api_consumer_start(c->c, strict, err);
     if (result != 0)
         stop_consumer(c);
     return result;
@@ -295,7 +295,7 @@ static void add_consumer(struct relay *r, const struct config *config, const cha
     size_t before = r->n_consumers;
     int result = relay_consumer_add(r, config, name, &err);
     if (result == 0)
-        result = manage_start(r->consumer[before].c, false, &err);
+        result = api_consumer_start(r->consumer[before].c, false, &err);
     if (result == 0) {
         did->added++;
         relay_log(r, LOG_INFO_, name, "started: new in the config");
@@ -382,7 +382,7 @@ static void reload_config(struct relay *r, struct changes *did)
     }
 
     /* The engine and the relay filter log lines separately. */
-    manage_log_level(r->ob, s.log_level);
+    atomic_store_explicit(&r->ob->log.least, s.log_level, memory_order_relaxed);
     atomic_store(&r->log_level, s.log_level);
     say_fixed(r, &config);
     apply_config(r, &config, did);
@@ -468,7 +468,7 @@ void *relay_watch(void *relay)
     while (!atomic_load(&r->done)) {
         /* A reload requested before the outbox is open waits until it is. */
         if (atomic_load(&r->open) && atomic_exchange(&r->reload, false))
-            manage_reload(r->ob);
+            supervisor_reload(&r->ob->sv);
         say_stopping(r, &said_stopping);
 
         int64_t now = clock_mono(&clock_system);

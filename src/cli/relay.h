@@ -66,7 +66,7 @@ int relay_tokens(const struct cli *cli, struct tokens **ret, struct error *err);
  * first problem and the number of problems. */
 int relay_check(const struct config *config, struct error *err);
 
-/* relay_started and relay_reload are hooks of outbox_run (see manage.h); their argument is the
+/* relay_started and relay_reload are hooks of the supervisor (supervisor.h); their argument is the
  * relay. */
 void relay_started(void *relay);
 void relay_reload(void *relay);

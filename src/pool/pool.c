@@ -36,15 +36,6 @@ static bool set_grow(struct pool_set *set)
     return true;
 }
 
-static void set_remove(struct pool_set *set, const struct pool_conn *gone)
-{
-    struct pool_conn **at = &set->first;
-    while (*at != gone)
-        at = &(*at)->next;
-    *at = gone->next;
-    set->n--;
-}
-
 /* Returns how many connections the set may have now: slow ones do not count, except while being
  * opened, so that a slow server is not asked for more and more of them. */
 static size_t set_room(const struct pool_set *set, int64_t now)
@@ -166,24 +157,19 @@ static struct pool_conn *wait_for_conn(struct pool_set *set, const struct pool_u
     return w.conn;
 }
 
-static int open_conn(struct pool_set *set, struct pool_conn *c, struct error *err)
-{
-    if (set->origin->ops->dup(set->origin, &c->st, err) != 0)
-        return -1;
-    pthread_mutex_lock(&set->lock);
-    c->opened = true;
-    c->acquired_at = max_i64(clock_mono(set->clock), 1);
-    pthread_mutex_unlock(&set->lock);
-    return 0;
-}
-
 /* Opens a connection if need be. An exposed connection is reset, to leave no trace of another
  * consumer's handlers, or closed. */
 static int prepare_conn(struct pool_set *set, struct pool_conn *c, const struct pool_user *user,
                         struct error *err)
 {
-    if (!c->st && open_conn(set, c, err) != 0)
-        return -1;
+    if (!c->st) {
+        if (set->origin->ops->dup(set->origin, &c->st, err) != 0)
+            return -1;
+        pthread_mutex_lock(&set->lock);
+        c->opened = true;
+        c->acquired_at = max_i64(clock_mono(set->clock), 1);
+        pthread_mutex_unlock(&set->lock);
+    }
     bool same = c->exposed_to == user->who;
     if (!set->exposed || same)
         return 0;
@@ -227,10 +213,15 @@ void pool_release(struct pool_set *set, struct pool_conn *c, const struct error 
     set->n_failing -= c->failing;
     c->failing = false;
     bool surplus = set->n > set_room(set, now);
-    if (surplus)
-        set_remove(set, c);
-    else
+    if (surplus) {
+        struct pool_conn **at = &set->first;
+        while (*at != c)
+            at = &(*at)->next;
+        *at = c->next;
+        set->n--;
+    } else {
         serve_waiters(set);
+    }
     pthread_mutex_unlock(&set->lock);
 
     if (surplus) {
@@ -268,10 +259,10 @@ bool pool_shares_tx(const struct pool *p)
     return p->tx.size > 0;
 }
 
-int pool_tx_acquire(struct pool *p, const struct pool_tx_user *who, struct pool_conn **ret,
+int pool_tx_acquire(struct pool *p, const void *consumer, int64_t idle_ms, struct pool_conn **ret,
                     struct store **ret_st, struct error *err)
 {
-    struct pool_user user = {.who = who->consumer, .idle_ms = who->idle_ms};
+    struct pool_user user = {.who = consumer, .idle_ms = idle_ms};
     if (pool_acquire(&p->tx, &user, ret, err) != 0)
         return -1;
     *ret_st = (*ret)->st;
@@ -337,11 +328,6 @@ int pool_open(struct store *st, const struct pool_config *cfg, struct pool **ret
     }
     *ret = p;
     return 0;
-}
-
-int pool_watch(struct pool *p, struct error *err)
-{
-    return watcher_start(p, err);
 }
 
 void pool_close(struct pool *p)

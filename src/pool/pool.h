@@ -51,20 +51,15 @@ struct pool_wants {
 int pool_store_new(struct pool *p, const struct pool_wants *wants, struct store **ret,
                    struct error *err);
 
-/* A consumer whose named handlers need a connection. Its session is reset before it is assigned to
- * another consumer. */
-struct pool_tx_user {
-    const void *consumer;
-    int64_t idle_ms; /* for store_ops.expose_connection */
-};
-
 /* pool_shares_tx returns whether named handlers share connections; otherwise each worker opens its
- * own. pool_tx_acquire waits for one. A handler that keeps its connection for longer than a second
- * does not block the others: an extra connection may be opened in its place, and one is closed when
- * another is released. pool_tx_release takes it back, with no transaction open. Any thread. */
+ * own. pool_tx_acquire waits for one, whose session is reset if another consumer used it before;
+ * idle_ms is for store_ops.expose_connection. A handler that keeps its connection for longer than a
+ * second does not block the others: an extra connection may be opened in its place, and one is
+ * closed when another is released. pool_tx_release takes it back, with no transaction open. Any
+ * thread. */
 struct pool_conn;
 bool pool_shares_tx(const struct pool *p);
-int pool_tx_acquire(struct pool *p, const struct pool_tx_user *who, struct pool_conn **ret,
+int pool_tx_acquire(struct pool *p, const void *consumer, int64_t idle_ms, struct pool_conn **ret,
                     struct store **ret_st, struct error *err);
 void pool_tx_release(struct pool *p, struct pool_conn *c);
 

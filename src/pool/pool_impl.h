@@ -109,7 +109,6 @@ struct pool {
 /* pool_store_ops fills in the operations of pooled stores. */
 void pool_store_ops(const struct store *origin, struct store_ops *ret);
 
-int watcher_start(struct pool *p, struct error *err);
 void watcher_stop(struct pool *p);
 
 static inline bool pool_one_writer(const struct store *st)

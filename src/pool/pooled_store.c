@@ -46,23 +46,23 @@ static int use_end(const struct use *u, int result, const struct error *err)
     return result;
 }
 
-static int pooled_extend(struct store *base, const struct claim_lease *lease, bool *ret_lost,
-                         struct error *err)
-{
-    struct use u;
-    if (use_begin(base, &u, err) != 0)
-        return -1;
-    return use_end(&u, u.st->ops->extend(u.st, lease, ret_lost, err), err);
-}
-
-static int pooled_claims(struct store *base, const char *consumer, struct arena *a,
-                         struct claim_info **ret, size_t *ret_n, struct error *err)
-{
-    struct use u;
-    if (use_begin(base, &u, err) != 0)
-        return -1;
-    return use_end(&u, u.st->ops->claims(u.st, consumer, a, ret, ret_n, err), err);
-}
+/* Defines an operation that only passes its arguments on. */
+/* clang-format off */
+#define POOLED(op, arguments, ...) \
+    static int pooled_##op(struct store *base, __VA_ARGS__, struct error *err) \
+    { \
+        struct use u; \
+        if (use_begin(base, &u, err) != 0) \
+            return -1; \
+        return use_end(&u, u.st->ops->op arguments, err); \
+    }
+POOLED(extend, (u.st, l, ret_lost, err), const struct claim_lease *l, bool *ret_lost)
+POOLED(claims, (u.st, consumer, a, ret, ret_n, err),
+       const char *consumer, struct arena *a, struct claim_info **ret, size_t *ret_n)
+POOLED(consumer_pause, (u.st, name, paused, err), const char *name, bool paused)
+POOLED(consumer_report, (u.st, name, text, err), const char *name, const char *text)
+POOLED(trim, (u.st, req, ret, err), const struct trim_request *req, struct trim_result *ret)
+/* clang-format on */
 
 /* Notes which consumer the store belongs to. If memory runs out, the connection only remembers the
  * consumer for longer than necessary. */
@@ -83,31 +83,6 @@ static int pooled_put(struct store *base, const struct consumer_spec *spec, bool
     return use_end(&u, result, err);
 }
 
-static int pooled_pause(struct store *base, const char *name, bool paused, struct error *err)
-{
-    struct use u;
-    if (use_begin(base, &u, err) != 0)
-        return -1;
-    return use_end(&u, u.st->ops->consumer_pause(u.st, name, paused, err), err);
-}
-
-static int pooled_report(struct store *base, const char *name, const char *text, struct error *err)
-{
-    struct use u;
-    if (use_begin(base, &u, err) != 0)
-        return -1;
-    return use_end(&u, u.st->ops->consumer_report(u.st, name, text, err), err);
-}
-
-static int pooled_trim(struct store *base, const struct trim_request *req, struct trim_result *ret,
-                       struct error *err)
-{
-    struct use u;
-    if (use_begin(base, &u, err) != 0)
-        return -1;
-    return use_end(&u, u.st->ops->trim(u.st, req, ret, err), err);
-}
-
 /* ---- group commit ----
  *
  * The first thread to arrive makes all waiting turns, including its own; threads that arrive
@@ -126,44 +101,25 @@ struct batched {
     struct batched *next;
 };
 
-/* Takes up to BATCH_MAX waiting turns off the queue. */
-static struct batched *take_waiting(struct batcher *b, size_t *ret_n)
-{
-    struct batched *first = b->first;
-    struct batched **end = &first;
-    size_t n = 0;
-    for (; *end && n < BATCH_MAX; n++)
-        end = &(*end)->next;
-    b->first = *end;
-    *end = NULL;
-    *ret_n = n;
-    return first;
-}
-
-static int ask_store(struct pool *p, struct batched_turn *t, size_t n, struct error *err)
-{
-    struct pool_user user = {.urgent = true};
-    struct pool_conn *c;
-    if (pool_acquire(&p->turns, &user, &c, err) != 0)
-        return -1;
-    int result = c->st->ops->turn_many(c->st, t, n, err);
-    pool_release(&p->turns, c, result != 0 ? err : NULL);
-    return result;
-}
-
 /* Makes the turns of a list. If the store is unreachable, or another session holds the write lock
  * of a store with one writer, every turn would fail the same way, so all fail. After any other
  * error no turn was made: each is then made separately, and has its own error. */
 static void make_turns(struct pool *p, struct batched *first, size_t n)
 {
     struct error err = {0};
+    struct pool_user user = {.urgent = true};
+    struct pool_conn *c;
     struct batched_turn *t = calloc(n, sizeof *t);
     if (!t)
         return;
     size_t i = 0;
     for (const struct batched *w = first; w; w = w->next)
         t[i++] = w->turn;
-    int result = ask_store(p, t, n, &err);
+    int result = pool_acquire(&p->turns, &user, &c, &err);
+    if (result == 0) {
+        result = c->st->ops->turn_many(c->st, t, n, &err);
+        pool_release(&p->turns, c, result != 0 ? &err : NULL);
+    }
 
     bool no_writer = err.code == ERR_BUSY && pool_one_writer(p->origin);
     bool same_for_all = result != 0 && (err.code == ERR_UNAVAILABLE || no_writer);
@@ -185,19 +141,24 @@ static void resume_turn(struct batched *w, int state)
     sem_post(&w->ready);
 }
 
-/* Makes all waiting turns, then hands the lead to the first thread that arrived meanwhile. Threads
- * are woken one by one, outside the lock, so that they do not queue for it. */
+/* Makes up to BATCH_MAX waiting turns, then hands the lead to the first thread that arrived
+ * meanwhile. Threads are woken one by one, outside the lock, so that they do not queue for it. */
 static void lead_batch(struct pool *p)
 {
-    size_t n;
+    struct batcher *b = &p->batcher;
+    size_t n = 0;
     pthread_mutex_lock(&p->lock);
-    struct batched *first = take_waiting(&p->batcher, &n);
+    struct batched *first = b->first, **end = &first;
+    for (; *end && n < BATCH_MAX; n++)
+        end = &(*end)->next;
+    b->first = *end;
+    *end = NULL;
     pthread_mutex_unlock(&p->lock);
     make_turns(p, first, n);
 
     pthread_mutex_lock(&p->lock);
-    struct batched *leads_next = p->batcher.first;
-    p->batcher.led = leads_next != NULL;
+    struct batched *leads_next = b->first;
+    b->led = leads_next != NULL;
     pthread_mutex_unlock(&p->lock);
     if (leads_next)
         resume_turn(leads_next, TURN_LEADS);
@@ -246,15 +207,6 @@ static int batcher_turn(struct pool *p, struct batched_turn *t, struct error *er
 }
 
 /* ---- turns ---- */
-
-static int turn_single(struct pooled_store *ps, struct batched_turn *t, struct error *err)
-{
-    struct use u;
-    if (use_begin(&ps->base, &u, err) != 0)
-        return -1;
-    int result = u.st->ops->turn(u.st, t->s, &t->lost, t->req, t->a, &t->batch, &t->hint, err);
-    return use_end(&u, result, err);
-}
 
 /* Batches a turn with those of other consumers if it is simple, and then sets t->made. After one
  * that was not simple, the next few are made separately. */
@@ -311,8 +263,14 @@ static int pooled_turn(struct store *base, const struct settlement *s, bool *ret
     struct batched_turn t = {.s = s, .req = &pooled, .a = a, .hint.wait_ms = -1};
     if (turn_batched(ps, &t, err) != 0)
         return -1;
-    if (!t.made && turn_single(ps, &t, err) != 0)
-        return -1;
+    if (!t.made) {
+        struct use u;
+        if (use_begin(base, &u, err) != 0)
+            return -1;
+        int result = u.st->ops->turn(u.st, s, &t.lost, t.req, a, &t.batch, &t.hint, err);
+        if (use_end(&u, result, err) != 0)
+            return -1;
+    }
     note_backlog(ps, &t);
 
     if (t.batch.n == 0) {
@@ -342,23 +300,20 @@ static void pooled_wake_clear(struct store *base)
 
 /* ---- opening and closing ---- */
 
-static bool has_store(struct pool *p, const char *consumer)
-{
-    bool found = false;
-    pthread_mutex_lock(&p->lock);
-    for (const struct pooled_store *ps = p->stores; ps && !found; ps = ps->next)
-        found = ps->consumer && strcmp(ps->consumer, consumer) == 0;
-    pthread_mutex_unlock(&p->lock);
-    return found;
-}
-
-/* Makes the connection forget a consumer whose last store is being closed. A store that remembers
+/* Makes the connection forget a consumer if no other store is of it. A store that remembers
  * consumers has only one connection: see turn_connections in pool.c. */
 static void forget_consumer(struct pool *p, const char *consumer)
 {
     struct pool_user user = {.urgent = true};
     struct pool_conn *c;
-    if (!consumer || !p->origin->ops->consumer_forget || has_store(p, consumer))
+    bool used = false;
+    if (!consumer || !p->origin->ops->consumer_forget)
+        return;
+    pthread_mutex_lock(&p->lock);
+    for (const struct pooled_store *ps = p->stores; ps && !used; ps = ps->next)
+        used = ps->consumer && strcmp(ps->consumer, consumer) == 0;
+    pthread_mutex_unlock(&p->lock);
+    if (used)
         return;
     if (pool_acquire(&p->turns, &user, &c, NULL) != 0)
         return; /* a connection that cannot be opened remembers no consumers */
@@ -427,8 +382,8 @@ void pool_store_ops(const struct store *origin, struct store_ops *ret)
         .extend = pooled_extend,
         .claims = pooled_claims,
         .consumer_put = pooled_put,
-        .consumer_pause = pooled_pause,
-        .consumer_report = pooled_report,
+        .consumer_pause = pooled_consumer_pause,
+        .consumer_report = pooled_consumer_report,
         .trim = pooled_trim,
         .wake_fd = pooled_wake_fd,
         .wake_clear = pooled_wake_clear,

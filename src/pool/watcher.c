@@ -138,7 +138,7 @@ static void *watcher_main(void *arg)
     return NULL;
 }
 
-int watcher_start(struct pool *p, struct error *err)
+int pool_watch(struct pool *p, struct error *err)
 {
     struct watcher *w = &p->watcher;
     w->stop_fd = wake_fd_new();

@@ -508,9 +508,11 @@ void store_trim_took(struct trimming *t, bool one_writer, int64_t now_ns, int64_
 /* ---- their connections ----
  *
  * A store keeps its connection and replaces it when it reconnects, so get it each time. NULL for a
- * store of another kind, and for a MariaDB store without a connection. pg_conn is a PGconn. */
+ * store of another kind, and for one of a server without a connection. pg_conn is a PGconn. */
 
 struct pg_conn *pg_handle(struct store *st);
+/* pg_is returns whether a store is a PostgreSQL store, connected or not. Any thread. */
+bool pg_is(const struct store *st);
 struct sqlite3 *sqlite_handle(struct store *st);
 #ifdef OUTBOX_MARIADB
 struct st_mysql *mdb_handle(struct store *st);

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "api/manage.h"
+#include "api/api_impl.h"
 
 #define EVENTS 400
 #define ROUNDS 20
@@ -53,11 +53,11 @@ static void on_reload(void *ctx)
     struct rig *g = ctx;
     outbox_error e;
     if (g->guest) {
-        manage_stop(g->guest);
+        api_consumer_stop(g->guest);
         g->guest = NULL;
     } else if (outbox_consumer_new(g->ob, "guest", &g->guest, &e) != 0 ||
                outbox_on(g->guest, "*", count_event, &g->got_guest, &e) != 0 ||
-               manage_start(g->guest, true, (struct error *)&e) != 0) {
+               api_consumer_start(g->guest, true, (struct error *)&e) != 0) {
         atomic_fetch_add(&g->failures, 1);
     }
     atomic_fetch_add(&g->reloads, 1);
@@ -80,7 +80,7 @@ static void *watch(void *ctx)
     while (!atomic_load(&g->done)) {
         struct worker_view *v;
         size_t n;
-        if (manage_views(g->ob, &v, &n, NULL) != 0)
+        if (supervisor_views(&g->ob->sv, &v, &n, NULL) != 0)
             continue;
         if (n > 0 && (strcmp(v[0].consumer, "host") != 0 || v[0].stats.delivered < last))
             atomic_fetch_add(&g->failures, 1);
@@ -116,7 +116,9 @@ static int setup(void **state)
         outbox_consumer_new(g->ob, "host", &host, &err) != 0 ||
         outbox_on(host, "*", count_event, &g->got_host, &err) != 0)
         return -1;
-    manage_hooks(g->ob, on_started, on_reload, g);
+    g->ob->sv.started = on_started;
+    g->ob->sv.reload = on_reload;
+    g->ob->sv.hook_ctx = g;
     *state = g;
     return 0;
 }
@@ -152,16 +154,16 @@ static void consumers_are_added_and_removed_during_delivery(void **state)
         if (i % (EVENTS / ROUNDS) != 0)
             continue;
         int before = atomic_load(&g->reloads);
-        manage_reload(g->ob);
+        supervisor_reload(&g->ob->sv);
         wait_for(&g->reloads, before + 1);
     }
     int before = atomic_load(&g->reloads);
-    manage_reload(g->ob); /* an odd number of times, so it stays */
+    supervisor_reload(&g->ob->sv); /* an odd number of times, so it stays */
     wait_for(&g->reloads, before + 1);
     wait_for(&g->got_host, EVENTS);
     wait_for(&g->got_guest, EVENTS);
     do { /* the last word may arrive a moment later */
-        must(manage_views(g->ob, &v, &n, (struct error *)&err));
+        must(supervisor_views(&g->ob->sv, &v, &n, (struct error *)&err));
         assert_int_equal(n, 2);
         n = (size_t)v[0].stats.delivered;
         assert_int_equal(v[0].stats.meter.n_types, 1);
@@ -174,7 +176,7 @@ static void consumers_are_added_and_removed_during_delivery(void **state)
     assert_int_equal(atomic_load(&g->failures), 0);
     assert_int_equal(atomic_load(&g->got_host), EVENTS);
     assert_int_equal(atomic_load(&g->got_guest), EVENTS);
-    must(manage_views(g->ob, &v, &n, (struct error *)&err));
+    must(supervisor_views(&g->ob->sv, &v, &n, (struct error *)&err));
     assert_int_equal(n, 0);
     free(v);
 }

@@ -329,6 +329,25 @@ static void claims_do_not_wait_for_an_uncommitted_claim(void **state)
     PQfinish(db);
 }
 
+/* The handle cannot reconnect while its outbox is away, and has no connection then. */
+static void emit_elsewhere_needs_no_connection_of_the_handle(void **state)
+{
+    PGconn *db = pg_connect();
+    int own = PQbackendPID((PGconn *)outbox_pg(*state));
+    outbox_message m = OUTBOX_MESSAGE_INIT;
+    m.type = "n";
+    pg_do(db, "ALTER SCHEMA %s RENAME TO away", pg_schema());
+    pg_do(db, "SELECT pg_terminate_backend(%d, 10000)", own);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(outbox_emit(*state, &m, NULL, &err), -1);
+    assert_null(outbox_pg(*state));
+    pg_do(db, "ALTER SCHEMA away RENAME TO %s; BEGIN", pg_schema());
+    OK(emit_in(*state, db, "1", "{}", NULL, NULL, &err));
+    pg_do(db, "COMMIT");
+    assert_int_equal(pg_number(db, "SELECT count(*) FROM event"), 1);
+    PQfinish(db);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -348,6 +367,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(threads_emit_through_one_handle_while_handlers_run, fresh,
                                         done),
         cmocka_unit_test_setup_teardown(claims_do_not_wait_for_an_uncommitted_claim, fresh, done),
+        cmocka_unit_test_setup_teardown(emit_elsewhere_needs_no_connection_of_the_handle, fresh,
+                                        done),
     };
     return cmocka_run_group_tests_name("outbox_pg", tests, NULL, NULL);
 }

@@ -87,11 +87,10 @@ struct user {
 static void *use(void *arg)
 {
     struct user *u = arg;
-    struct pool_tx_user who = {.consumer = u, .idle_ms = 1000};
     struct pool_conn *c;
     struct store *st;
     struct error err;
-    u->result = pool_tx_acquire(u->pool, &who, &c, &st, &err);
+    u->result = pool_tx_acquire(u->pool, u, 1000, &c, &st, &err);
     if (u->result != 0)
         return NULL;
     usleep(u->keep_us);

@@ -1,4 +1,5 @@
-/* connect.c: connecting and reconnecting, and checking the outbox there. */
+/* connect.c: connecting and reconnecting, connections that handlers use, and checking the outbox
+ * there. */
 #include <stdlib.h>
 
 #include "store/postgres/postgres.h"
@@ -36,7 +37,25 @@ static const char settings_sql[] =
     "SET enable_nestloop = on;"
     "SET jit = off;"
     "SET plan_cache_mode = force_generic_plan";
+
+/* What a connection that handlers use has to have again. */
+static const char reset_sql[] =
+    "RESET search_path;"
+    "RESET client_min_messages;"
+    "RESET standard_conforming_strings;"
+    "RESET enable_seqscan;"
+    "RESET enable_bitmapscan;"
+    "RESET enable_indexscan;"
+    "RESET enable_indexonlyscan;"
+    "RESET enable_nestloop;"
+    "RESET jit;"
+    "RESET plan_cache_mode";
 /* clang-format on */
+
+static int reset_settings(struct pg_store *st, struct error *err)
+{
+    return st->pooled ? 0 : pg_simple(st, reset_sql, err);
+}
 
 /* Sets up a new connection that only we use. Behind a pooler the next client of the session would
  * inherit the settings, so there they are sent along with each statement. */
@@ -52,21 +71,19 @@ static int set_up(struct pg_store *st, PGconn *db, struct error *err)
      * no connection slot left. Not all systems support this. */
     struct error ignored;
     pg_command(st, db, "SET client_connection_check_interval = '" GONE_AFTER "'", &ignored);
-    if (st->exposed && pg_expose_settings(st, err) != 0)
+    if (st->exposed && reset_settings(st, err) != 0)
         return -1;
     if (!st->tenant)
         return 0;
 
     const char *tenant = st->tenant;
     PGresult *r = NULL;
-    int result = 0;
     if (PQsendQueryParams(db, "SELECT pg_catalog.set_config('outbox.tenant', $1, false)", 1, NULL,
                           &tenant, NULL, NULL, 0))
         r = pg_last_result(st, db);
-    if (PQresultStatus(r) != PGRES_TUPLES_OK)
-        result = pg_fail(st, db, r, err);
+    r = pg_checked(st, db, r, err);
     PQclear(r);
-    return result;
+    return r ? 0 : -1;
 }
 
 /* Checks that the connection was made, and that the server is recent enough for our views and
@@ -111,121 +128,6 @@ static PGconn *dial(struct pg_store *st, PGconn *like, struct error *err)
         return db;
     PQfinish(db);
     return NULL;
-}
-
-/* ---- the main connection ---- */
-
-/* Closes the connection, and resets all state that depends on it. */
-static void disconnect(struct pg_store *st)
-{
-    pg_reader_close(st);
-    PQfinish(st->db);
-    st->db = NULL;
-    free(st->path_was);
-    st->path_was = NULL;
-    pg_wakeup_disconnected(&st->wakeup);
-}
-
-/* Opens the main connection and checks the outbox. */
-static int reconnect(struct pg_store *st, struct error *err)
-{
-    st->db = dial(st, NULL, err);
-    if (!st->db)
-        return -1;
-    st->generation[PG_MAIN]++;
-    st->stale = false;
-
-    /* Behind a pooler, the backend that answers may not be the one that accepted the connection. */
-    PGresult *r = pg_ask(st, st->db, "SELECT pg_catalog.pg_backend_pid()");
-    bool answered = PQresultStatus(r) == PGRES_TUPLES_OK;
-    if (answered)
-        st->pooled = pg_int(r, 0, 0) != PQbackendPID(st->db);
-    else
-        pg_fail(st, st->db, r, err);
-    PQclear(r);
-    if (!answered)
-        return -1;
-    if (!st->pooled && set_up(st, st->db, err) != 0)
-        return -1;
-    bool any_outbox = st->opt.create || st->opt.any_version;
-    return any_outbox ? 0 : pg_check(st, err);
-}
-
-int pg_ready(struct pg_store *st, struct error *err)
-{
-    bool alive = st->db && PQstatus(st->db) == CONNECTION_OK;
-    bool usable = alive && (st->in_tx || !st->stale);
-    if (usable)
-        return 0;
-    if (st->in_tx)
-        return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
-                         "%s: the connection was lost, and the open transaction with it: begin it "
-                         "again",
-                         st->shown);
-    disconnect(st);
-    if (reconnect(st, err) == 0)
-        return 0;
-    disconnect(st);
-    return -1;
-}
-
-int pg_renew(struct pg_store *st, struct error *err)
-{
-    if (pg_ready(st, err) != 0)
-        return -1;
-    if (pg_command(st, st->db, "DISCARD ALL", err) != 0)
-        return -1;
-    return set_up(st, st->db, err);
-}
-
-/* ---- the connection that reads ahead ---- */
-
-void pg_reader_close(struct pg_store *st)
-{
-    PQfinish(st->reader);
-    st->reader = NULL;
-    st->ahead.on = false;
-    st->ahead.stream.open = false;
-    st->ahead.kept.there = false;
-    st->silent = false;
-}
-
-/* Whether both connections lead to the same server. A standby, or the server after a failover, may
- * lack events, which would be lost if we read ahead from there. */
-static bool same_server(struct pg_store *st)
-{
-    static const char sql[] =
-        "SELECT pg_catalog.pg_postmaster_start_time(), pg_catalog.pg_is_in_recovery()";
-    bool same = false;
-    PGresult *a = pg_ask(st, st->db, sql);
-    PGresult *b = pg_ask(st, st->reader, sql);
-    bool answered = PQresultStatus(a) == PGRES_TUPLES_OK && PQresultStatus(b) == PGRES_TUPLES_OK;
-    if (answered) {
-        bool same_start = strcmp(PQgetvalue(a, 0, 0), PQgetvalue(b, 0, 0)) == 0;
-        bool standby = pg_true(b, 0, 1);
-        same = same_start && !standby;
-    }
-    PQclear(a);
-    PQclear(b);
-    return same;
-}
-
-int pg_reader_ready(struct pg_store *st, struct error *err)
-{
-    if (st->reader && PQstatus(st->reader) == CONNECTION_OK)
-        return 0;
-    pg_reader_close(st);
-    if (st->pooled)
-        return err_set(err, ERR_UNAVAILABLE, "cannot read ahead through a pooler");
-    st->reader = dial(st, st->db, err);
-    if (!st->reader)
-        return -1;
-    st->generation[PG_READER]++;
-    if (set_up(st, st->reader, err) == 0 && same_server(st))
-        return 0;
-    pg_reader_close(st);
-    return err_set(err, ERR_UNAVAILABLE, "%s: the second connection reached another server",
-                   st->shown);
 }
 
 /* ---- the outbox there ---- */
@@ -284,19 +186,15 @@ static int check_moved(struct pg_store *st, struct error *err)
 {
     struct error why;
     int64_t moved;
-    if (pg_query_number(st, &why, &moved, trouble_sql, "") != 0) {
-        if (why.code == ERR_READONLY)
-            return 0;
-        *err = why;
-        return -1;
-    }
+    if (pg_query_number(st, &why, &moved, trouble_sql, "") != 0)
+        return why.code == ERR_READONLY ? 0 : err_copy(err, &why);
     if (!moved)
         return 0;
 
     /* rebaseline reads all events. If it timed out half-way, it would have to start over. */
     bool was_patient = st->patient;
     st->patient = true;
-    int result = pg_exec(st, err, NULL, "SELECT @schema@.rebaseline()", "");
+    int result = pg_exec(st, err, "SELECT @schema@.rebaseline()", "");
     st->patient = was_patient;
     if (result == 0)
         return 0;
@@ -325,7 +223,7 @@ static int check_outbox(struct pg_store *st, struct error *err)
 
 /* An outbox that worked before and is now missing or incomplete may be being restored, so a retry
  * is worthwhile. */
-int pg_check(struct pg_store *st, struct error *err)
+static int check_usable(struct pg_store *st, struct error *err)
 {
     struct error why;
     if (check_outbox(st, &why) == 0) {
@@ -336,18 +234,128 @@ int pg_check(struct pg_store *st, struct error *err)
         why.retry_class = CLASS_RETRY;
         err_prefix(&why, "the outbox is gone, or being restored");
     }
-    if (err)
-        *err = why;
+    return err_copy(err, &why);
+}
+
+/* ---- the main connection ---- */
+
+/* Closes the connection, and resets all state that depends on it. */
+static void disconnect(struct pg_store *st)
+{
+    pg_reader_close(st);
+    PQfinish(st->db);
+    st->db = NULL;
+    free(st->path_was);
+    st->path_was = NULL;
+    pg_wakeup_disconnected(&st->wakeup);
+}
+
+/* Opens the main connection and checks the outbox. */
+static int reconnect(struct pg_store *st, struct error *err)
+{
+    st->db = dial(st, NULL, err);
+    if (!st->db)
+        return -1;
+    st->generation[PG_MAIN]++;
+    st->stale = false;
+
+    /* Behind a pooler, the backend that answers may not be the one that accepted the connection. */
+    PGresult *r = pg_ask(st, st->db, "SELECT pg_catalog.pg_backend_pid()");
+    r = pg_checked(st, st->db, r, err);
+    if (!r)
+        return -1;
+    st->pooled = pg_int(r, 0, 0) != PQbackendPID(st->db);
+    PQclear(r);
+    if (!st->pooled && set_up(st, st->db, err) != 0)
+        return -1;
+    bool any_outbox = st->opt.create || st->opt.any_version;
+    return any_outbox ? 0 : check_usable(st, err);
+}
+
+int pg_ready(struct pg_store *st, struct error *err)
+{
+    bool alive = st->db && PQstatus(st->db) == CONNECTION_OK;
+    bool usable = alive && (st->in_tx || !st->stale);
+    if (usable)
+        return 0;
+    if (st->in_tx)
+        return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
+                         "%s: the connection was lost, and the open transaction with it: begin it "
+                         "again",
+                         st->shown);
+    disconnect(st);
+    if (reconnect(st, err) == 0)
+        return 0;
+    disconnect(st);
     return -1;
 }
 
-int pg_be_brief(struct pg_store *st, struct error *err)
+/* ---- a connection that handlers use ---- */
+
+/* Resets what set_up set for our own statements. Nothing is prepared from here on, because a
+ * handler's DISCARD ALL would drop it. If the connection was exposed before, the session is reset:
+ * handlers must not find state left by those of another consumer. */
+int pg_expose_connection(struct store *base, int64_t idle_ms, struct error *err)
 {
-    bool set = st->brief_at == st->generation[PG_MAIN];
-    if (set || st->pooled)
-        return 0;
-    if (pg_simple(st, "SET outbox.brief = 'on'", err) != 0)
+    struct pg_store *st = pg_of(base);
+    bool again = st->exposed;
+    st->exposed = true;
+    st->idle_ms = idle_ms;
+    if (!again || st->pooled)
+        return reset_settings(st, err);
+    if (pg_ready(st, err) != 0)
         return -1;
-    st->brief_at = st->generation[PG_MAIN];
-    return 0;
+    if (pg_command(st, st->db, "DISCARD ALL", err) != 0)
+        return -1;
+    return set_up(st, st->db, err);
+}
+
+/* ---- the connection that reads ahead ---- */
+
+void pg_reader_close(struct pg_store *st)
+{
+    PQfinish(st->reader);
+    st->reader = NULL;
+    st->ahead.on = false;
+    st->ahead.stream.open = false;
+    st->ahead.kept.there = false;
+    st->silent = false;
+}
+
+/* Whether both connections lead to the same server. A standby, or the server after a failover, may
+ * lack events, which would be lost if we read ahead from there. */
+static bool same_server(struct pg_store *st)
+{
+    static const char sql[] =
+        "SELECT pg_catalog.pg_postmaster_start_time(), pg_catalog.pg_is_in_recovery()";
+    bool same = false;
+    PGresult *a = pg_ask(st, st->db, sql);
+    PGresult *b = pg_ask(st, st->reader, sql);
+    bool answered = PQresultStatus(a) == PGRES_TUPLES_OK && PQresultStatus(b) == PGRES_TUPLES_OK;
+    if (answered) {
+        bool same_start = strcmp(PQgetvalue(a, 0, 0), PQgetvalue(b, 0, 0)) == 0;
+        bool standby = pg_true(b, 0, 1);
+        same = same_start && !standby;
+    }
+    PQclear(a);
+    PQclear(b);
+    return same;
+}
+
+int pg_reader_ready(struct pg_store *st, struct error *err)
+{
+    if (st->reader && PQstatus(st->reader) == CONNECTION_OK)
+        return 0;
+    pg_reader_close(st);
+    if (st->pooled)
+        return err_set(err, ERR_UNAVAILABLE, "cannot read ahead through a pooler");
+    st->reader = dial(st, st->db, err);
+    if (!st->reader)
+        return -1;
+    st->generation[PG_READER]++;
+    if (set_up(st, st->reader, err) == 0 && same_server(st))
+        return 0;
+    pg_reader_close(st);
+    return err_set(err, ERR_UNAVAILABLE, "%s: the second connection reached another server",
+                   st->shown);
 }

@@ -9,14 +9,17 @@
 
 /* ---- registering ---- */
 
-/* Registers a consumer. If a transaction has locked it, tries again for REGISTER_PATIENCE, because
- * such transactions are short. After that the error names the transaction. */
-static PGresult *consumer_register(struct pg_store *st, const struct consumer_spec *c,
-                                   struct error *err)
+/* If a transaction has locked the consumer, tries again for REGISTER_PATIENCE, because such
+ * transactions are short. After that the error names the transaction. */
+int pg_consumer_put(struct store *base, const struct consumer_spec *c, bool *ret_created,
+                    struct error *err)
 {
     static const char *const how[] = {
         [PUT_START] = "start", [PUT_AGAIN] = "again", [PUT_PURPOSE] = "purpose"};
+    struct error why;
     char start[24];
+    if (store_spec_check(c, err) != 0)
+        return -1;
     switch (c->start) {
     case START_BEGINNING: snprintf(start, sizeof start, "beginning"); break;
     case START_END: snprintf(start, sizeof start, "end"); break;
@@ -26,33 +29,17 @@ static PGresult *consumer_register(struct pg_store *st, const struct consumer_sp
     }
 
     int64_t began = clock_mono(&clock_system);
-    for (;;) {
-        PGresult *r = pg_query(
-            st, err, "SELECT @schema@.register($1, $2, $3, $4, $5, $6, $7, $8, $9)", "ssssissss",
-            c->name, c->events, c->where, store_order_names[c->order], (int64_t)c->lanes, c->retry,
-            start, c->by, how[c->how]);
-        bool locked = !r && err->code == ERR_BUSY;
+    int64_t created;
+    while (pg_query_number(pg_of(base), &why, &created,
+                           "SELECT @schema@.register($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+                           "ssssissss", c->name, c->events, c->where, store_order_names[c->order],
+                           (int64_t)c->lanes, c->retry, start, c->by, how[c->how]) != 0) {
         bool patient = clock_mono(&clock_system) - began < REGISTER_PATIENCE;
-        if (!locked || !patient)
-            return r;
-    }
-}
-
-int pg_consumer_put(struct store *base, const struct consumer_spec *c, bool *ret_created,
-                    struct error *err)
-{
-    struct error why;
-    if (store_spec_check(c, err) != 0)
-        return -1;
-    PGresult *r = consumer_register(pg_of(base), c, &why);
-    if (!r) {
-        if (err)
-            *err = why;
-        return -1;
+        if (why.code != ERR_BUSY || !patient)
+            return err_copy(err, &why);
     }
     if (ret_created)
-        *ret_created = pg_true(r, 0, 0);
-    PQclear(r);
+        *ret_created = created != 0;
     return 0;
 }
 
@@ -68,7 +55,7 @@ int pg_consumer_pause(struct store *base, const char *name, bool paused, struct 
 int pg_consumer_report(struct store *base, const char *name, const char *text, struct error *err)
 {
     char kept[TEXT_KEPT_MAX];
-    return pg_exec(pg_of(base), err, NULL, "SELECT @schema@._report($1, $2)", "ss", name,
+    return pg_exec(pg_of(base), err, "SELECT @schema@._report($1, $2)", "ss", name,
                    text_kept(text, kept));
 }
 
@@ -106,53 +93,50 @@ static struct consumer_spec read_spec(const PGresult *r, int i, struct arena *a,
                                   .retry = pg_copy(r, i, 5, a, ok)};
 }
 
-/* The columns of list_sql after the first ones: see read_info. */
+/* The columns of the view consumer_status that are members of struct consumer_info. */
+/* clang-format off */
+#define INFO(FLAG, NUMBER, TIME, TEXT) \
+    FLAG(paused) TIME(created_at) NUMBER(position) NUMBER(behind) TIME(oldest_at) \
+    NUMBER(delivered) NUMBER(inflight) TEXT(owner) NUMBER(parked) NUMBER(dead) TIME(next_due) \
+    TEXT(last_error) TIME(last_error_at) NUMBER(floor) TEXT(floor_pin) NUMBER(claims) \
+    FLAG(behind_exact) TEXT(report) TIME(report_at) FLAG(parked_exact) TIME(unclaimed_at) \
+    TIME(overdue_at)
+#define SQL_COLUMN(column) ", " #column
+#define SQL_TIME(column) ", " PG_MS(#column)
+#define COLUMN(column) L_##column,
 enum {
-    L_HEAD = 25,
-    L_PARKED_EXACT,
-    L_UNCLAIMED_AT,
-    L_OVERDUE_AT,
-    L_FIRST,
-    L_PARKED_AT = 34,
-    L_NOW
+    L_SPEC = 5, INFO(COLUMN, COLUMN, COLUMN, COLUMN)
+    L_HEAD, L_NOW, L_PARKED_AT, L_SEQ, L_ATTEMPTS, L_DUE, L_ERROR, L_SINCE
 };
+
+static const char list_sql[] =
+    "SELECT " SPEC_COLUMNS INFO(SQL_COLUMN, SQL_COLUMN, SQL_TIME, SQL_COLUMN) ", "
+           "coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0), "
+           PG_MS("@schema@._clock()") ", " PG_MS("parked_at") ", first_seq, first_attempts, "
+           PG_MS("first_due") ", first_error, " PG_MS("first_since") " "
+    "FROM @schema@.consumer_status "
+    "WHERE $1::text IS NULL OR name = $1 "
+    "ORDER BY name";
+/* clang-format on */
 
 /* Reads a row of list_sql. False: out of memory. */
 static bool read_info(const PGresult *r, int i, struct arena *a, struct consumer_info *c)
 {
+#define READ_FLAG(column) c->column = pg_true(r, i, L_##column);
+#define READ_NUMBER(column) c->column = pg_int(r, i, L_##column);
+#define READ_TEXT(column) c->column = pg_copy(r, i, L_##column, a, &ok);
     bool ok = true;
+    INFO(READ_FLAG, READ_NUMBER, READ_NUMBER, READ_TEXT)
     c->spec = read_spec(r, i, a, &ok);
-    c->paused = pg_true(r, i, 6);
-    c->created_at = pg_int(r, i, 7);
-    c->position = pg_int(r, i, 8);
-    c->behind = pg_int(r, i, 9);
-    c->oldest_at = pg_int(r, i, 10);
-    c->delivered = pg_int(r, i, 11);
-    c->inflight = pg_int(r, i, 12);
-    c->owner = pg_copy(r, i, 13, a, &ok);
-    c->parked = pg_int(r, i, 14);
-    c->dead = pg_int(r, i, 15);
-    c->next_due = pg_int(r, i, 16);
-    c->last_error = pg_copy(r, i, 17, a, &ok);
-    c->last_error_at = pg_int(r, i, 18);
-    c->floor = pg_int(r, i, 19);
-    c->floor_pin = pg_copy(r, i, 20, a, &ok);
-    c->claims = pg_int(r, i, 21);
-    c->behind_exact = pg_true(r, i, 22);
-    c->report = pg_copy(r, i, 23, a, &ok);
-    c->report_at = pg_int(r, i, 24);
     c->down = store_says_down(c->report);
     c->inflight_exact = true;
-    c->parked_exact = pg_true(r, i, L_PARKED_EXACT);
-    c->unclaimed_at = pg_int(r, i, L_UNCLAIMED_AT);
-    c->overdue_at = pg_int(r, i, L_OVERDUE_AT);
     if (c->overdue_at > pg_int(r, i, L_NOW))
         c->overdue_at = 0;
-    c->first_parked = (struct parked_info){.seq = pg_int(r, i, L_FIRST),
-                                           .attempts = (int)pg_int(r, i, L_FIRST + 1),
-                                           .due_at = pg_int(r, i, L_FIRST + 2),
-                                           .error = pg_copy(r, i, L_FIRST + 3, a, &ok),
-                                           .since = pg_int(r, i, L_FIRST + 4)};
+    c->first_parked = (struct parked_info){.seq = pg_int(r, i, L_SEQ),
+                                           .attempts = (int)pg_int(r, i, L_ATTEMPTS),
+                                           .due_at = pg_int(r, i, L_DUE),
+                                           .error = pg_copy(r, i, L_ERROR, a, &ok),
+                                           .since = pg_int(r, i, L_SINCE)};
     /* The last report of a worker is the last error, unless an event has failed since. A report
      * that the sink is down is shown in any case. */
     bool newest = !c->last_error || c->report_at >= c->last_error_at;
@@ -291,21 +275,6 @@ static int probe_predicate(struct pg_store *st, const PGresult *list, int row,
 }
 
 /* ---- listing ---- */
-
-/* clang-format off */
-static const char list_sql[] =
-    "SELECT " SPEC_COLUMNS ", paused, " PG_MS("created_at") ", "
-           "position, behind, " PG_MS("oldest_at") ", delivered, inflight, owner, parked, dead, "
-           PG_MS("next_due") ", last_error, " PG_MS("last_error_at") ", floor, floor_pin, claims, "
-           "behind_exact, report, " PG_MS("report_at") ", "
-           "coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0), parked_exact, "
-           PG_MS("unclaimed_at") ", " PG_MS("overdue_at") ", "
-           "first_seq, first_attempts, " PG_MS("first_due") ", first_error, "
-           PG_MS("first_since") ", " PG_MS("parked_at") ", " PG_MS("@schema@._clock()") " "
-    "FROM @schema@.consumer_status "
-    "WHERE $1::text IS NULL OR name = $1 "
-    "ORDER BY name";
-/* clang-format on */
 
 int pg_consumer_list(struct store *base, const char *name, struct arena *a,
                      struct consumer_info **ret, size_t *ret_n, struct error *err)
@@ -486,10 +455,9 @@ int pg_consumer_gauge(struct store *base, const char *name, struct arena *a,
         result = store_topics_add(&t, &f, err);
     }
     PQclear(r);
-    if (result != 0)
-        return -1;
-    if (store_topics_end(&t, all, &g, err) != 0)
-        return -1;
-    *ret = g;
-    return 0;
+    if (result == 0)
+        result = store_topics_end(&t, all, &g, err);
+    if (result == 0)
+        *ret = g;
+    return result;
 }

@@ -7,7 +7,7 @@
 
 #include "store/postgres/postgres.h"
 
-#define NUMBER_TEXT 24
+#define ARRAY_BYTES (16 << 20)
 
 /* ---- the statements ---- */
 
@@ -44,18 +44,25 @@ static const char allow_large_sql[] = PG_NAMED
     "SELECT pg_catalog.set_config('outbox.max_payload', $1, true)";
 /* clang-format on */
 
-/* Statements for the application's connections; pg_store.foreign has their texts. */
-enum { FOREIGN_EMIT, FOREIGN_ONCE, FOREIGN_HANDLE, FOREIGN_COUNT };
-static const char *const foreign_sql[FOREIGN_COUNT] = {emit_sql, once_sql, handle_sql};
+static const char *const foreign_sql[PG_FOREIGN] = {emit_sql, once_sql, handle_sql,
+                                                    allow_large_sql};
 
 int pg_emit_texts(struct pg_store *st, struct error *err)
 {
-    for (int i = 0; i < FOREIGN_COUNT; i++) {
+    for (int i = 0; i < PG_FOREIGN; i++) {
         st->foreign[i] = pg_expand(st, foreign_sql[i]);
         if (!st->foreign[i])
             return err_nomem(err);
     }
     return 0;
+}
+
+const char *pg_emit_text(const struct pg_store *st, const char *sql)
+{
+    int i = 0;
+    while (foreign_sql[i] != sql)
+        i++;
+    return st->foreign[i];
 }
 
 /* ---- the caller's connection ---- */
@@ -106,20 +113,6 @@ static int check_encoding(PGconn *db, const struct str *s, size_t n, struct erro
 
 /* ---- emitting ---- */
 
-/* An event with its defaults filled in, as the statements take it. */
-struct row {
-    const struct new_event *ev;
-    struct str payload, tenant;
-    const char *version, *not_before; /* NULL, or the texts below */
-    char version_text[NUMBER_TEXT], not_before_text[NUMBER_TEXT];
-};
-
-static const char *number_text(int64_t v, char out[NUMBER_TEXT])
-{
-    snprintf(out, NUMBER_TEXT, "%lld", (long long)v);
-    return out;
-}
-
 /* Generates an id like the database (sql/postgres/internal/values.sql): 12 bits of the
  * millisecond's fraction follow the milliseconds, so that on one machine the ids of both are in
  * order. */
@@ -130,78 +123,45 @@ static void make_id(struct pg_store *st, char out[UUID_TEXT + 1])
     uuid7_next(&st->uuid, now / MS_NS, fraction << (UUID7_COUNT_BITS - 12), &st->rng, out);
 }
 
-static PGresult *emit_foreign(struct pg_store *st, PGconn *db, const struct row *w,
-                              struct error *err)
+/* Sends an event. Writes its id if it is generated here; otherwise the result has it. */
+static PGresult *send_event(struct pg_store *st, PGconn *foreign, const struct new_event *ev,
+                            char id[UUID_TEXT + 1], struct error *err)
 {
-    const struct new_event *ev = w->ev;
+    struct str payload = ev->payload.p ? ev->payload : STR("null");
+    struct str tenant = ev->tenant.p ? ev->tenant : str_of(st->tenant);
+    const int64_t *version = ev->has_version ? &ev->version : NULL;
+    const int64_t *not_before = ev->not_before ? &ev->not_before : NULL;
     const struct str texts[] = {
-        ev->type,    ev->aggregate_type, ev->aggregate_id,    w->payload,
-        ev->headers, w->tenant,          ev->idempotency_key, str_of(st->schema)};
-    if (check_encoding(db, texts, sizeof texts / sizeof *texts, err) != 0)
+        ev->type, ev->aggregate_type,  ev->aggregate_id,  payload, ev->headers,
+        tenant,   ev->idempotency_key, str_of(st->schema)};
+    if (foreign && check_encoding(foreign, texts, sizeof texts / sizeof *texts, err) != 0)
         return NULL;
     if (ev->idempotency_key.p)
-        return pg_query_on(st, db, err, st->foreign[FOREIGN_ONCE], "tttstttst", ev->type,
-                           ev->aggregate_type, ev->aggregate_id, w->version, w->payload,
-                           ev->headers, w->tenant, w->not_before, ev->idempotency_key);
-    return pg_query_on(st, db, err, st->foreign[FOREIGN_EMIT], "tttsttts", ev->type,
-                       ev->aggregate_type, ev->aggregate_id, w->version, w->payload, ev->headers,
-                       w->tenant, w->not_before);
-}
-
-/* Emits on our own connection. Writes the id if it is generated here; otherwise the result has
- * it. */
-static PGresult *emit_own(struct pg_store *st, const struct row *w, char id[UUID_TEXT + 1],
-                          struct error *err)
-{
-    const struct new_event *ev = w->ev;
-    if (ev->idempotency_key.p)
-        return pg_query(st, err, once_sql, "tttstttst", ev->type, ev->aggregate_type,
-                        ev->aggregate_id, w->version, w->payload, ev->headers, w->tenant,
-                        w->not_before, ev->idempotency_key);
-    if (st->given_ids)
-        return pg_query(st, err, emit_sql, "tttsttts", ev->type, ev->aggregate_type,
-                        ev->aggregate_id, w->version, w->payload, ev->headers, w->tenant,
-                        w->not_before);
+        return pg_query_on(st, foreign, err, once_sql, "tttotttot", ev->type, ev->aggregate_type,
+                           ev->aggregate_id, version, payload, ev->headers, tenant, not_before,
+                           ev->idempotency_key);
+    if (foreign || st->given_ids)
+        return pg_query_on(st, foreign, err, emit_sql, "tttottto", ev->type, ev->aggregate_type,
+                           ev->aggregate_id, version, payload, ev->headers, tenant, not_before);
     make_id(st, id);
-    return pg_query(st, err, insert_sql, "tttstttss", ev->type, ev->aggregate_type,
-                    ev->aggregate_id, w->version, w->payload, ev->headers, w->tenant, w->not_before,
-                    id);
+    return pg_query(st, err, insert_sql, "tttotttos", ev->type, ev->aggregate_type,
+                    ev->aggregate_id, version, payload, ev->headers, tenant, not_before, id);
 }
 
-/* Lets this transaction emit a payload of more than EVENT_PAYLOAD_MAX, which the database otherwise
- * refuses. */
-static int allow_large(struct pg_store *st, PGconn *foreign, struct error *err)
-{
-    char bytes[NUMBER_TEXT];
-    number_text(EVENT_PAYLOAD_CEILING, bytes);
-    if (!foreign)
-        return pg_exec(st, err, NULL, allow_large_sql, "s", bytes);
-    PGresult *r = pg_query_on(st, foreign, err, allow_large_sql, "s", bytes);
-    PQclear(r);
-    return r ? 0 : -1;
-}
-
-/* Emits an event, in the open transaction if any. */
+/* Emits an event, in the open transaction if any. A payload of more than EVENT_PAYLOAD_MAX, which
+ * the database otherwise refuses, is allowed in this transaction. */
 static int insert_event(struct pg_store *st, PGconn *foreign, const struct new_event *ev,
                         char ret_id[UUID_TEXT + 1], bool *ret_duplicate, struct error *err)
 {
-    struct row w = {.ev = ev, .payload = ev->payload, .tenant = ev->tenant};
     char id[UUID_TEXT + 1];
     PGresult *r;
-    if (!w.payload.p)
-        w.payload = STR("null");
-    if (!w.tenant.p)
-        w.tenant = str_of(st->tenant);
-    if (ev->has_version)
-        w.version = number_text(ev->version, w.version_text);
-    if (ev->not_before != 0)
-        w.not_before = number_text(ev->not_before, w.not_before_text);
-    if (w.payload.n > EVENT_PAYLOAD_MAX && allow_large(st, foreign, err) != 0)
-        return -1;
-    if (foreign)
-        r = emit_foreign(st, foreign, &w, err);
-    else
-        r = emit_own(st, &w, id, err);
+    if (ev->payload.n > EVENT_PAYLOAD_MAX) {
+        r = pg_query_on(st, foreign, err, allow_large_sql, "i", (int64_t)EVENT_PAYLOAD_CEILING);
+        PQclear(r);
+        if (!r)
+            return -1;
+    }
+    r = send_event(st, foreign, ev, id, err);
     if (!r)
         return -1;
 
@@ -227,7 +187,7 @@ int pg_emit(struct store *base, void *foreign, const struct new_event *ev,
     bool in_transaction = foreign || st->in_tx;
     bool large = ev->payload.n > EVENT_PAYLOAD_MAX;
     bool own_transaction = large && !in_transaction; /* for allow_large */
-    if (own_transaction && pg_begin(base, err) != 0)
+    if (own_transaction && pg_begin_own(base, err) != 0)
         return -1;
     int result = insert_event(st, foreign, ev, ret_id, ret_duplicate, err);
     if (own_transaction && result == 0)
@@ -250,18 +210,101 @@ int pg_handle_once(struct store *base, void *foreign, struct str handler, struct
         return -1;
 
     const struct str texts[] = {handler, key, payload};
-    PGresult *r;
-    if (!foreign) {
-        r = pg_query(st, err, handle_sql, "ttt", handler, key, payload);
-    } else {
-        if (check_transaction(foreign, err) != 0 || check_encoding(foreign, texts, 3, err) != 0)
-            return -1;
-        r = pg_query_on(st, foreign, err, st->foreign[FOREIGN_HANDLE], "ttt", handler, key,
-                        payload);
-    }
+    if (foreign && check_transaction(foreign, err) != 0)
+        return -1;
+    if (foreign && check_encoding(foreign, texts, 3, err) != 0)
+        return -1;
+    PGresult *r = pg_query_on(st, foreign, err, handle_sql, "ttt", handler, key, payload);
     if (!r)
         return -1;
     *ret_first = pg_true(r, 0, 0);
     PQclear(r);
     return 0;
+}
+
+/* Appends a text to an array literal, which goes to the server as a parameter. */
+static void add_element(struct buf *b, struct str s)
+{
+    bool first = b->n == 1;
+    if (!first)
+        buf_addc(b, ',');
+    buf_addc(b, '"');
+    for (size_t i = 0; i < s.n; i++) {
+        if (s.p[i] == '"' || s.p[i] == '\\')
+            buf_addc(b, '\\');
+        buf_addc(b, s.p[i]);
+    }
+    buf_addc(b, '"');
+}
+
+/* Two array literals, of handlers and of their keys. */
+struct arrays {
+    struct buf handlers, keys;
+    size_t n;
+};
+
+/* Builds the arrays, without the keys that `skip` marks (NULL: none). arrays_release releases them,
+ * also after a failure. */
+static int arrays_of(struct arrays *a, const struct inbox_key *k, const bool *skip, size_t n,
+                     struct error *err)
+{
+    a->n = 0;
+    buf_init(&a->handlers, ARRAY_BYTES);
+    buf_init(&a->keys, ARRAY_BYTES);
+    buf_addc(&a->handlers, '{');
+    buf_addc(&a->keys, '{');
+    for (size_t i = 0; i < n; i++) {
+        if (skip && skip[i])
+            continue;
+        add_element(&a->handlers, k[i].handler);
+        add_element(&a->keys, k[i].key);
+        a->n++;
+    }
+    buf_addc(&a->handlers, '}');
+    buf_addc(&a->keys, '}');
+    bool whole = buf_cstr(&a->handlers) && buf_cstr(&a->keys);
+    return whole ? 0 : err_nomem(err);
+}
+
+static void arrays_release(struct arrays *a)
+{
+    buf_release(&a->handlers);
+    buf_release(&a->keys);
+}
+
+int pg_handled(struct store *base, const struct inbox_key *k, size_t n, bool *ret,
+               struct error *err)
+{
+    struct pg_store *st = pg_of(base);
+    struct arrays a;
+    PGresult *r = NULL;
+    if (arrays_of(&a, k, NULL, n, err) == 0)
+        r = pg_query(st, err, PG_NAMED "SELECT @schema@._handled_before($1, $2)", "ss",
+                     a.handlers.p, a.keys.p);
+    arrays_release(&a);
+    if (!r)
+        return -1;
+    memset(ret, 0, n * sizeof *ret);
+    for (int i = 0; i < PQntuples(r); i++) {
+        int64_t at = pg_int(r, i, 0);
+        if (at >= 1 && (size_t)at <= n)
+            ret[at - 1] = true;
+    }
+    PQclear(r);
+    return 0;
+}
+
+int pg_handled_put(struct store *base, const struct inbox_key *k, const bool *skip, size_t n,
+                   bool *ret_all, struct error *err)
+{
+    struct arrays a;
+    int64_t all = 1;
+    int result = arrays_of(&a, k, skip, n, err);
+    if (result == 0 && a.n > 0)
+        result = pg_query_number(pg_of(base), err, &all,
+                                 PG_NAMED "SELECT @schema@._handle_all($1, $2)", "ss", a.handlers.p,
+                                 a.keys.p);
+    arrays_release(&a);
+    *ret_all = all != 0;
+    return result;
 }

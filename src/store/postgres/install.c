@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/buf.h"
 #include "base/hash.h"
 #include "store/postgres/postgres.h"
 
@@ -61,7 +60,7 @@ int pg_functions_status(struct pg_store *st, enum functions_status *ret, struct 
     return 0;
 }
 
-/* ---- filling in statements ---- */
+/* ---- names ---- */
 
 static const char function_mark[] = "CREATE OR REPLACE FUNCTION @schema@.";
 static const char view_mark[] = "CREATE OR REPLACE VIEW @schema@.";
@@ -86,34 +85,6 @@ static void add_all_names(const char *mark, struct buf *to)
         add_names(postgres_function[i], mark, to);
 }
 
-/* A mark in our statements and its replacement; the last one has a NULL. */
-struct mark {
-    const char *mark, *text;
-};
-
-/* Appends a statement with its marks replaced. Other marks are left to pg_expand. */
-static void add_filled(struct buf *b, const char *sql, const struct mark *marks)
-{
-    for (const char *p = sql; *p;) {
-        const struct mark *m = marks;
-        while (m->mark && strncmp(p, m->mark, strlen(m->mark)) != 0)
-            m++;
-        if (m->mark) {
-            buf_adds(b, m->text);
-            p += strlen(m->mark);
-        } else {
-            buf_addc(b, *p++);
-        }
-    }
-}
-
-/* Runs the SQL in a buffer. */
-static int run_built(struct pg_store *st, struct buf *sql, struct error *err)
-{
-    const char *text = buf_cstr(sql);
-    return text ? pg_script(st, text, err) : err_nomem(err);
-}
-
 /* ---- one text ---- */
 
 /* Drops the functions and views of a text that cannot be replaced, because their columns have
@@ -121,27 +92,22 @@ static int run_built(struct pg_store *st, struct buf *sql, struct error *err)
  * created last. */
 static int drop_replaced(struct pg_store *st, const char *text, struct error *err)
 {
-    struct buf views, functions, sql;
+    struct buf views, functions;
     buf_init(&views, 1 << 14);
     buf_init(&functions, 1 << 14);
-    buf_init(&sql, 1 << 16);
     add_names(text, function_mark, &functions);
     if (functions.n > 0)
         add_all_names(view_mark, &views);
     else
         add_names(text, view_mark, &views);
 
-    int result;
-    const struct mark marks[] = {
+    const struct pg_mark marks[] = {
         {"@views@", buf_cstr(&views)}, {"@functions@", buf_cstr(&functions)}, {NULL, NULL}};
-    bool whole = marks[0].text && marks[1].text;
-    if (whole) {
-        add_filled(&sql, postgres_statement_drop_replaced, marks);
-        result = run_built(st, &sql, err);
-    } else {
+    int result;
+    if (marks[0].text && marks[1].text)
+        result = pg_script(st, postgres_statement_drop_replaced, marks, err);
+    else
         result = err_nomem(err);
-    }
-    buf_release(&sql);
     buf_release(&functions);
     buf_release(&views);
     if (result == 0)
@@ -158,7 +124,7 @@ static int install_text(struct pg_store *st, const char *text, bool *ret_other_c
     if (pg_simple(st, "SAVEPOINT outbox_install", err) != 0)
         return -1;
     st->state[0] = '\0';
-    if (pg_script(st, text, err) != 0) {
+    if (pg_script(st, text, NULL, err) != 0) {
         bool other_columns = strcmp(st->state, "42P13") == 0 || strcmp(st->state, "42P16") == 0;
         if (!other_columns)
             return -1;
@@ -186,7 +152,7 @@ static int install_one_by_one(struct pg_store *st, const char *text, struct erro
         if (result == 0 && other_columns) {
             result = drop_replaced(st, one, err);
             if (result == 0)
-                result = pg_script(st, one, err);
+                result = pg_script(st, one, NULL, err);
         }
         free(one);
     }
@@ -197,7 +163,7 @@ static int install_one_by_one(struct pg_store *st, const char *text, struct erro
 
 /* Appends the statements that follow the functions. With drop_strays, functions that only earlier
  * versions had are dropped first, before any statement changes them. */
-static void add_finish(struct buf *b, bool drop_strays)
+static void add_finish(struct buf *b, const struct pg_store *st, bool drop_strays)
 {
     char ours[FINGERPRINT];
     struct buf names, all;
@@ -210,18 +176,18 @@ static void add_finish(struct buf *b, bool drop_strays)
     for (int v = 0; v < PG_SCHEMA_VERSION; v++)
         add_names(postgres_migration[v], "CREATE FUNCTION @schema@.", &all);
 
-    const struct mark marks[] = {{"@functions@", buf_cstr(&names)},
-                                 {"@all_functions@", buf_cstr(&all)},
-                                 {"@fingerprint@", ours},
-                                 {"@former_max@", FORMER_MAX},
-                                 {"@named_mark@", PG_NAMED_MARK},
-                                 {"@path@", PG_PATH},
-                                 {NULL, NULL}};
+    const struct pg_mark marks[] = {{"@functions@", buf_cstr(&names)},
+                                    {"@all_functions@", buf_cstr(&all)},
+                                    {"@fingerprint@", ours},
+                                    {"@former_max@", FORMER_MAX},
+                                    {"@named_mark@", PG_NAMED_MARK},
+                                    {"@path@", PG_PATH},
+                                    {NULL, NULL}};
     bool whole = marks[0].text && marks[1].text;
     if (whole) {
         if (drop_strays)
-            add_filled(b, postgres_statement_drop_strays, marks);
-        add_filled(b, postgres_statement_finish, marks);
+            pg_fill(b, st, postgres_statement_drop_strays, marks);
+        pg_fill(b, st, postgres_statement_finish, marks);
     } else {
         b->failed = true;
     }
@@ -242,17 +208,18 @@ int pg_functions_install(struct pg_store *st, struct error *err)
 
     struct buf b;
     buf_init(&b, 1 << 18);
-    add_finish(&b, true);
-    int result = run_built(st, &b, err);
+    add_finish(&b, st, true);
+    const char *text = buf_cstr(&b);
+    int result = text ? pg_simple(st, text, err) : err_nomem(err);
     buf_release(&b);
     return result;
 }
 
-void pg_functions_ddl(struct buf *to)
+void pg_functions_ddl(const struct pg_store *st, struct buf *to)
 {
     for (size_t i = 0; postgres_function[i]; i++) {
         buf_addc(to, '\n');
-        buf_adds(to, postgres_function[i]);
+        pg_fill(to, st, postgres_function[i], NULL);
     }
-    add_finish(to, false);
+    add_finish(to, st, false);
 }

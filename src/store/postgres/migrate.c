@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "base/buf.h"
 #include "base/num.h"
 #include "base/text.h"
 #include "store/postgres/postgres.h"
@@ -95,7 +94,7 @@ static int make_schema(struct pg_store *st, struct error *err)
     int result = 0;
     bool there = PQntuples(r) > 0;
     if (!there)
-        result = pg_script(st, "CREATE SCHEMA @schema@", err);
+        result = pg_script(st, "CREATE SCHEMA @schema@", NULL, err);
     else if (pg_str(r, 0, 0))
         result = err_class(
             err, ERR_NOTOURS, CLASS_FATAL, 0,
@@ -135,15 +134,15 @@ static int migration_run(struct pg_store *st, const char *sql, bool in_use, stru
         char *before = strndup(sql, (size_t)(locked - sql));
         if (!before)
             return err_nomem(err);
-        int result = pg_script(st, before, err);
+        int result = pg_script(st, before, NULL, err);
         free(before);
         if (result != 0)
             return -1;
         sql = locked;
     }
-    if (in_use && pg_script(st, postgres_statement_lock_tables, err) != 0)
+    if (in_use && pg_script(st, postgres_statement_lock_tables, NULL, err) != 0)
         return -1;
-    return pg_script(st, sql, err);
+    return pg_script(st, sql, NULL, err);
 }
 
 int pg_install(struct pg_store *st, int64_t from, struct error *err)
@@ -219,7 +218,7 @@ static int upgrade(struct migrating *m, struct error *err)
     if (pg_install(st, m->from, err) != 0)
         return -1;
     /* Workers of the older version, even sleeping ones, must notice at once. */
-    return pg_script(st, "SELECT @schema@._wakeup_notify_all()", err);
+    return pg_script(st, "SELECT @schema@._wakeup_notify_all()", NULL, err);
 }
 
 /* clang-format off */
@@ -242,11 +241,11 @@ static const char lock_meta_sql[] =
 static int upgrade_once(struct migrating *m, struct error *err)
 {
     struct pg_store *st = m->st;
-    if (pg_begin(&st->base, err) != 0)
+    if (pg_begin_own(&st->base, err) != 0)
         return -1;
     if (pg_simple(st, no_limits_sql, err) != 0)
         goto undo;
-    if (pg_script(st, lock_meta_sql, err) != 0)
+    if (pg_script(st, lock_meta_sql, NULL, err) != 0)
         goto undo;
     if (pg_version(st, &m->from, err) != 0)
         goto undo;
@@ -338,11 +337,8 @@ static int upgrade_patiently(struct migrating *m, struct error *err)
             continue;
 
         bool only_busy = why.code == ERR_BUSY && m->from > 0;
-        if (!only_busy) {
-            if (err)
-                *err = why;
-            return -1;
-        }
+        if (!only_busy)
+            return err_copy(err, &why);
         if (spent + pause > patience)
             return err_class(
                 err, ERR_BUSY, CLASS_RETRY, 0,
@@ -373,17 +369,6 @@ int pg_init(struct store *base, bool *ret_created, struct error *err)
 
 /* ---- for other tools ---- */
 
-/* Appends an expanded text. */
-static void add_text(const struct pg_store *st, const char *sql, struct buf *to)
-{
-    char *text = pg_expand(st, sql);
-    if (text)
-        buf_adds(to, text);
-    else
-        to->failed = true;
-    free(text);
-}
-
 int pg_ddl(const struct ddl_request *req, struct error *err)
 {
     struct store_options opt = {0};
@@ -391,24 +376,16 @@ int pg_ddl(const struct ddl_request *req, struct error *err)
     if (!st)
         return -1;
 
-    struct buf functions;
-    buf_init(&functions, (size_t)4 << 20);
-    pg_functions_ddl(&functions);
-    add_text(st, "CREATE SCHEMA IF NOT EXISTS @schema@;\n", req->up);
+    pg_fill(req->up, st, "CREATE SCHEMA IF NOT EXISTS @schema@;\n", NULL);
     buf_adds(req->up, path_ours_sql);
     buf_adds(req->up, settings_sql);
     for (int v = 0; v < PG_SCHEMA_VERSION; v++) {
         buf_addc(req->up, '\n');
-        add_text(st, postgres_migration[v], req->up);
+        pg_fill(req->up, st, postgres_migration[v], NULL);
     }
-    if (buf_cstr(&functions))
-        add_text(st, functions.p, req->up);
-    else
-        req->up->failed = true;
+    pg_functions_ddl(st, req->up);
     buf_adds(req->up, path_back_sql);
-    buf_release(&functions);
-
-    add_text(st, "DROP SCHEMA @schema@ CASCADE;\n", req->down);
+    pg_fill(req->down, st, "DROP SCHEMA @schema@ CASCADE;\n", NULL);
     buf_adds(req->ret_schema, st->schema);
     pg_close(&st->base);
 

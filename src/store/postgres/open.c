@@ -16,7 +16,7 @@ void pg_close(struct store *base)
     PQfinish(st->db);
     for (size_t i = 0; i < st->n_cached; i++)
         free(st->cached[i].text);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < PG_FOREIGN; i++)
         free(st->foreign[i]);
     pg_wakeup_release(&st->wakeup);
     arena_release(&st->ahead.a);
@@ -24,22 +24,24 @@ void pg_close(struct store *base)
     free(st->ahead.seen);
     free(st->ahead.target);
     free(st->path_was);
+    free(st->url);
     free(st->conninfo);
     free(st->shown);
     free(st->schema);
     free(st->quoted);
     free(st->literal);
     free(st->tenant);
-    free(st->answer);
     free(st);
 }
 
-/* Allocates a handle with its defaults; NULL: out of memory. */
-static struct pg_store *store_new(const struct store_options *opt)
+struct pg_store *pg_new(const char *url, const char *schema, const struct store_options *opt,
+                        struct error *err)
 {
     struct pg_store *st = calloc(1, sizeof *st);
-    if (!st)
+    if (!st) {
+        err_nomem(err);
         return NULL;
+    }
     st->base.ops = &store_postgres;
     st->base.caps = store_postgres.caps;
     st->opt = *opt;
@@ -47,33 +49,25 @@ static struct pg_store *store_new(const struct store_options *opt)
         st->opt.clock = &clock_system;
     if (!st->opt.payload_max)
         st->opt.payload_max = EVENT_PAYLOAD_MAX;
-    pg_wakeup_init(&st->wakeup);
+    st->wakeup.readable_fd = -1;
     arena_init(&st->ahead.a, 0);
     arena_init(&st->ahead.kept.a, 0);
     rng_seed_os(&st->rng);
-    return st;
-}
-
-struct pg_store *pg_new(const char *url, const char *schema, const struct store_options *opt,
-                        struct error *err)
-{
-    struct pg_store *st = store_new(opt);
-    if (!st) {
-        err_nomem(err);
-        return NULL;
-    }
+    st->url = strdup(url);
     st->schema = strdup(schema);
-    if (!st->schema)
+    if (!st->url || !st->schema)
         err_nomem(err);
-    else if (pg_url_read(st, url, err) == 0)
+    else if (pg_url_read(st, err) == 0)
         return st;
     pg_close(&st->base);
     return NULL;
 }
 
-/* Connects a handle that has its settings, and returns or frees it. */
-static int start(struct pg_store *st, struct store **ret, struct error *err)
+int pg_open(const char *url, const struct store_options *opt, struct store **ret, struct error *err)
 {
+    struct pg_store *st = pg_new(url, PG_SCHEMA, opt, err);
+    if (!st)
+        return -1;
     if (pg_emit_texts(st, err) == 0 && pg_ready(st, err) == 0) {
         *ret = &st->base;
         return 0;
@@ -82,39 +76,10 @@ static int start(struct pg_store *st, struct store **ret, struct error *err)
     return -1;
 }
 
-static int pg_open(const char *url, const struct store_options *opt, struct store **ret,
-                   struct error *err)
-{
-    struct pg_store *st = pg_new(url, PG_SCHEMA, opt, err);
-    return st ? start(st, ret, err) : -1;
-}
-
-/* Opens another handle on the same outbox, with its own connection. */
-static int pg_dup(struct store *base, struct store **ret, struct error *err)
+int pg_dup(struct store *base, struct store **ret, struct error *err)
 {
     const struct pg_store *from = pg_of(base);
-    struct pg_store *st = store_new(&from->opt);
-    if (!st)
-        return err_nomem(err);
-
-    const struct {
-        const char *text;
-        char **to;
-    } copies[] = {
-        {from->conninfo, &st->conninfo}, {from->shown, &st->shown},     {from->schema, &st->schema},
-        {from->quoted, &st->quoted},     {from->literal, &st->literal}, {from->tenant, &st->tenant},
-    };
-    for (size_t i = 0; i < sizeof copies / sizeof *copies; i++) {
-        if (!copies[i].text)
-            continue;
-        *copies[i].to = strdup(copies[i].text);
-        if (!*copies[i].to) {
-            pg_close(&st->base);
-            return err_nomem(err);
-        }
-    }
-    st->answer_ms = from->answer_ms;
-    return start(st, ret, err);
+    return pg_open(from->url, &from->opt, ret, err);
 }
 
 /* ---- transactions ---- */
@@ -134,7 +99,7 @@ static int begin(struct pg_store *st, const char *text, struct error *err)
     return 0;
 }
 
-int pg_begin(struct store *base, struct error *err)
+int pg_begin_own(struct store *base, struct error *err)
 {
     struct pg_store *st = pg_of(base);
     if (begin(st, BEGIN "; SET LOCAL search_path = " PG_PATH, err) != 0)
@@ -145,7 +110,7 @@ int pg_begin(struct store *base, struct error *err)
 
 /* Sets the search_path that the application's statements would have on their own connection. An
  * exposed or pooled connection has it already. */
-int pg_begin_shared(struct store *base, struct error *err)
+int pg_begin(struct store *base, struct error *err)
 {
     struct pg_store *st = pg_of(base);
     const char *text = BEGIN "; SET LOCAL search_path = DEFAULT";
@@ -190,72 +155,60 @@ void pg_rollback(struct store *base)
     st->in_tx = false;
 }
 
+enum tx_state pg_tx_state(struct store *base)
+{
+    struct pg_store *st = pg_of(base);
+    if (PQstatus(st->db) != CONNECTION_OK)
+        return TX_LOST;
+    if (!st->in_tx)
+        return TX_GONE;
+    switch (PQtransactionStatus(st->db)) {
+    case PQTRANS_INTRANS: return TX_OPEN;
+    case PQTRANS_INERROR: return TX_FAILED;
+    default: return TX_GONE;
+    }
+}
+
+/* Recognises by the SQLSTATE that a handler ended the transaction: the message may be in any
+ * language. */
+int pg_savepoint(struct store *base, enum savepoint what, struct error *err)
+{
+    static const char *const text[] = {"SAVEPOINT outbox_handler", "RELEASE outbox_handler",
+                                       "ROLLBACK TO outbox_handler; RELEASE outbox_handler"};
+    struct pg_store *st = pg_of(base);
+    struct error why;
+    bool ended = pg_tx_state(base) == TX_GONE;
+    if (!ended) {
+        if (pg_simple(st, text[what], &why) == 0)
+            return 0;
+        ended = strcmp(st->state, "3B001") == 0; /* no such savepoint */
+    }
+    if (ended)
+        return err_set(err, ERR_MISUSE, "the transaction was ended by a handler");
+    return err_copy(err, &why);
+}
+
 /* ---- the operations ---- */
 
+#define OPERATION(op) .op = pg_##op,
 /* clang-format off */
 #define POSTGRES_OPS(name) { \
     .scheme = name, \
     .synopsis = "postgres://USER@HOST/DB?schema=NAME", \
     .caps = STORE_WAKEUP | STORE_SHARED | STORE_FREE | STORE_REMOTE, \
-    \
-    .open = pg_open, \
-    .close = pg_close, \
-    .dup = pg_dup, \
-    \
-    .init = pg_init, \
-    .schema_status = pg_schema_status, \
-    .validate = pg_validate, \
-    .ddl = pg_ddl, \
-    .doctor = pg_doctor, \
-    \
-    .begin = pg_begin_shared, \
-    .commit = pg_commit, \
-    .rollback = pg_rollback, \
-    .emit = pg_emit, \
-    .handle_once = pg_handle_once, \
-    \
-    .consumer_put = pg_consumer_put, \
-    .consumer_list = pg_consumer_list, \
-    .consumer_history = pg_consumer_history, \
-    .consumer_gauge = pg_consumer_gauge, \
-    .consumer_specs = pg_consumer_specs, \
-    .consumer_pause = pg_consumer_pause, \
-    .consumer_remove = pg_consumer_remove, \
-    .consumer_report = pg_consumer_report, \
-    \
-    .turn = pg_turn, \
-    .turn_many = pg_turn_many, \
-    .extend = pg_extend, \
-    .claims = pg_claims, \
-    .wake_fd = pg_wake_fd, \
-    .wake_clear = pg_wake_clear, \
-    .poll_new = pg_poll_new, \
-    \
-    .expose_connection = pg_expose, \
-    .savepoint = pg_savepoint, \
-    .tx_state = pg_tx_state, \
-    .settle = pg_settle, \
-    .handled = pg_handled, \
-    .handled_put = pg_handled_put, \
-    \
-    .info = pg_info, \
-    .events = pg_events, \
-    .dead = pg_dead, \
-    .dead_retry = pg_dead_retry, \
-    .retry_now = pg_retry_now, \
-    .dead_drop = pg_dead_drop, \
-    .trim = pg_trim, \
-    .marks = pg_marks, \
-    .grant = pg_grant, \
-    .adopt = pg_adopt, \
+    PG_OPERATIONS(OPERATION) \
 }
 /* clang-format on */
 
 const struct store_ops store_postgres = POSTGRES_OPS("postgres");
 const struct store_ops store_postgresql = POSTGRES_OPS("postgresql"); /* libpq knows both names */
 
+bool pg_is(const struct store *st)
+{
+    return st->ops == &store_postgres || st->ops == &store_postgresql;
+}
+
 struct pg_conn *pg_handle(struct store *st)
 {
-    bool ours = st->ops == &store_postgres || st->ops == &store_postgresql;
-    return ours ? pg_of(st)->db : NULL;
+    return pg_is(st) ? pg_of(st)->db : NULL;
 }

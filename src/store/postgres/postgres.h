@@ -1,29 +1,12 @@
 /* postgres.h: shared by the files of the PostgreSQL store, and by no others. The protocol is in
  * sql/postgres; this is a thin, fast client of it.
  *
- *   url.c        parsing URLs
- *   connect.c    connecting and reconnecting, and whether the outbox there is usable
- *   open.c       handles, transactions, and the table of operations
- *   statement.c  sending statements and reading their rows
- *   result.c     waiting for results, and the values and events in them
- *   fail.c       what PostgreSQL's errors mean
- *   migrate.c    creating and upgrading tables, in numbered steps
- *   install.c    installing functions and views
- *   validate.c   comparing the outbox with the one that this program would create
- *   doctor.c     checking the server and the outbox for known problems
- *   emit.c       inserting events and inbox rows
- *   turn.c       settling and claiming
- *   turn_many.c  the same for simple turns, of one consumer or of several
- *   request.c    the request of a turn, as a parameter (turn.h is the header of all three)
- *   waiting.c    which events of a claim have to wait
- *   read.c       reading the events of a claim
- *   ahead.c      reading events before they are claimed
- *   wakeup.c     learning of commits; polling for new events
- *   effects.c    transactions that the application's handlers take part in
- *   consumers.c  registering, listing and measuring consumers
- *   inspect.c    the outbox as a whole, dead letters and marks
- *   events.c     listing events; event_states.c: their states
- *   admin.c      grants, adopted tables, trimming
+ *   connections  url.c, connect.c, open.c (handles, transactions, the table of operations)
+ *   statements   statement.c, result.c (waiting for results; values and events in them), fail.c
+ *   the schema   migrate.c (tables, in numbered steps), install.c (functions and views), validate.c
+ *   producers    emit.c
+ *   workers      turn.c, turn_many.c (simple turns), request.c, waiting.c, read.c, wakeup.c
+ *   operators    consumers.c, events.c, admin.c, doctor.c
  *
  * A handle and its connections belong to one thread at a time. Functions return 0, or -1 with *err
  * filled in, unless their comment says otherwise; those of struct store_ops keep the contract in
@@ -34,6 +17,7 @@
 #include <libpq-fe.h>
 #include <stdarg.h>
 
+#include "base/buf.h"
 #include "base/rng.h"
 #include "base/uuid7.h"
 #include "store/store.h"
@@ -41,6 +25,7 @@
 #define PG_SCHEMA_VERSION 1
 #define PG_SCHEMA "outbox" /* unless the URL names another */
 #define PG_STATEMENTS_MAX 64
+#define PG_FOREIGN 4
 
 /* The search_path of our own statements: names without a schema are the server's own. */
 #define PG_PATH "pg_catalog, pg_temp"
@@ -61,19 +46,14 @@ struct pg_window {
     int64_t floor, from, to, end;
 };
 
-/* Events that were read. */
+/* Events that were read. cut: more rows follow. */
 struct pg_chunk {
     struct event *ev;
     size_t n, cap;
     size_t scanned, bytes;
     size_t passed_bytes; /* of payloads that the filter rejected */
     int64_t last;        /* seq of the last row read */
-    bool cut;            /* more rows follow */
-};
-
-/* A chunk is full if it has reached one of these. */
-struct pg_chunk_limits {
-    size_t bytes, events, scanned, passed_bytes;
+    bool cut;
 };
 
 /* Reading ahead: events that the next claims are likely to take. The server reads them during
@@ -158,13 +138,13 @@ struct pg_store {
     struct store_options opt;
 
     /* From the URL (url.c). */
+    char *url;
     char *conninfo;    /* for libpq: the URL without our own parameters */
     char *shown;       /* for messages: no password */
     char *schema;      /* its name */
     char *quoted;      /* its name as an identifier */
     char *literal;     /* the quoted identifier inside a literal, without the outer quotes */
     char *tenant;      /* NULL: the platform */
-    char *answer;      /* answer_timeout as written in the URL; NULL: the default */
     int64_t answer_ms; /* 0: no limit */
 
     /* The connections (connect.c, statement.c, result.c). */
@@ -173,7 +153,7 @@ struct pg_store {
     unsigned generation[PG_LINKS]; /* grows with each connection */
     bool pooled;       /* connected through a pooler: session state cannot be relied on */
     bool worked;       /* an outbox was seen: if it is missing now, a restore may be under way */
-    unsigned brief_at; /* the generation that pg_be_brief was set on */
+    unsigned brief_at; /* the generation that was told to be brief, see turn.c */
     bool stale;        /* prepared statements of this connection are outdated: reconnect */
     bool patient;      /* the statement may take long: no answer timeout */
     bool silent;       /* a connection was dropped because nothing arrived for answer_ms */
@@ -181,22 +161,22 @@ struct pg_store {
     struct pg_cached cached[PG_STATEMENTS_MAX];
     size_t n_cached;
 
-    /* The transaction (open.c, effects.c). */
+    /* The transaction (open.c, connect.c). */
     bool in_tx;
     bool tx_shared;  /* the application's statements run in it too */
     char *path_was;  /* its search_path, while a statement of ours uses another */
-    bool exposed;    /* to handlers: see pg_expose */
+    bool exposed;    /* to handlers: see pg_expose_connection */
     int64_t idle_ms; /* how long a transaction may idle, if exposed */
 
     /* Emitting (emit.c). */
     struct uuid7 uuid;
     struct rng rng;
-    bool given_ids;   /* this role is limited to a tenant, and may not choose event ids */
-    char *foreign[3]; /* statements for the application's connections */
+    bool given_ids;            /* this role is limited to a tenant, and may not choose event ids */
+    char *foreign[PG_FOREIGN]; /* statements for the application's connections */
 
     struct pg_wakeup wakeup;
 
-    /* Claiming and reading (turn.c, read.c, ahead.c). */
+    /* Claiming and reading (turn.c, read.c). */
     struct turn_cache cache; /* for requests without one */
     struct pg_ahead ahead;
     size_t row_bytes; /* moving average of the size of an event */
@@ -207,28 +187,38 @@ static inline struct pg_store *pg_of(struct store *st)
     return (struct pg_store *)st;
 }
 
+/* clang-format off */
+/* The operations, with the contracts of struct store_ops; open.c has the table. */
+#define PG_OPERATIONS(OP) \
+    OP(open) OP(close) OP(dup) OP(init) OP(schema_status) OP(validate) OP(ddl) OP(doctor) \
+    OP(begin) OP(commit) OP(rollback) OP(emit) OP(handle_once) \
+    OP(consumer_put) OP(consumer_list) OP(consumer_history) OP(consumer_gauge) \
+    OP(consumer_specs) OP(consumer_pause) OP(consumer_remove) OP(consumer_report) \
+    OP(turn) OP(turn_many) OP(extend) OP(claims) OP(wake_fd) OP(wake_clear) OP(poll_new) \
+    OP(expose_connection) OP(savepoint) OP(tx_state) OP(settle) OP(handled) OP(handled_put) \
+    OP(info) OP(events) OP(dead) OP(dead_retry) OP(dead_drop) OP(retry_now) OP(trim) OP(marks) \
+    OP(grant) OP(adopt)
+#define PG_DECLARE(op) extern __typeof__(*((struct store_ops *)NULL)->op) pg_##op;
+PG_OPERATIONS(PG_DECLARE)
+/* clang-format on */
+
 /* ---- url.c ---- */
 
-/* pg_url_read parses a URL into conninfo, shown, schema, quoted, literal, tenant and answer_ms.
+/* pg_url_read parses st->url into conninfo, shown, schema, quoted, literal, tenant and answer_ms.
  * st->schema must be set, and is kept if the URL names none. ERR_CONFIG: the URL is invalid, also
  * by libpq's checks; the message never quotes a password. Does not connect. */
-int pg_url_read(struct pg_store *st, const char *url, struct error *err);
+int pg_url_read(struct pg_store *st, struct error *err);
 
 /* ---- connect.c ---- */
 
 /* pg_ready connects if there is no connection, or if the last one broke or became stale.
- * ERR_UNAVAILABLE: no connection, or the open transaction was lost with it. Others as pg_check. */
+ * ERR_UNAVAILABLE: no connection, or the open transaction was lost with it. ERR_NOTOURS: no outbox,
+ * or one of an older version; ERR_NEWER; ERR_CONFIG: the tenant does not fit the role. */
 int pg_ready(struct pg_store *st, struct error *err);
 /* pg_reader_ready does the same for the connection that reads ahead, which must lead to the same
  * server as the main one. pg_reader_close closes it. */
 int pg_reader_ready(struct pg_store *st, struct error *err);
 void pg_reader_close(struct pg_store *st);
-/* pg_be_brief tells the session that others wait for it, so that it does not wait long for a
- * consumer locked by another session. */
-int pg_be_brief(struct pg_store *st, struct error *err);
-/* pg_check checks that the outbox is usable, and repairs it after a restore. ERR_NOTOURS: no
- * outbox, or one of an older version; ERR_NEWER; ERR_CONFIG: the tenant does not fit the role. */
-int pg_check(struct pg_store *st, struct error *err);
 
 /* ---- open.c ---- */
 
@@ -236,32 +226,28 @@ int pg_check(struct pg_store *st, struct error *err);
  * on failure; pg_close frees the handle. */
 struct pg_store *pg_new(const char *url, const char *schema, const struct store_options *opt,
                         struct error *err);
-void pg_close(struct store *st);
-/* pg_begin opens a transaction for our own statements only; pg_begin_shared, one that the
- * application uses too. ERR_MISUSE: one is open already. */
-int pg_begin(struct store *st, struct error *err);
-int pg_begin_shared(struct store *st, struct error *err);
-/* pg_commit rolls back and fails with ERR_MISUSE if a statement of the transaction failed. */
-int pg_commit(struct store *st, struct error *err);
-void pg_rollback(struct store *st);
+/* pg_begin_own opens a transaction for our own statements only; pg_begin, one that the application
+ * uses too. ERR_MISUSE: one is open already. pg_commit rolls back and fails with ERR_MISUSE if a
+ * statement of the transaction failed. */
+int pg_begin_own(struct store *st, struct error *err);
 
 /* ---- statement.c ---- */
 
 /* pg_query runs a statement on the main connection and returns its rows, as text; NULL on failure.
  * `sql` must be a constant: it is cached by its address. fmt has a letter for each parameter, at
- * most 32: s const char * (may be NULL), t struct str (p == NULL is SQL's NULL), i int64_t, b int
- * (boolean). */
+ * most 32: s const char * (may be NULL), t struct str (p == NULL is SQL's NULL), i int64_t, o const
+ * int64_t * (may be NULL), b int (boolean). */
 PGresult *pg_query(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...);
-/* pg_query_on runs an expanded text on the caller's connection, and leaves nothing behind on it. */
-PGresult *pg_query_on(struct pg_store *st, PGconn *db, struct error *err, const char *text,
+/* pg_query_on is pg_query on the application's connection, where it leaves nothing behind; `sql` is
+ * one of the statements of pg_emit_texts. db == NULL: on the main connection. */
+PGresult *pg_query_on(struct pg_store *st, PGconn *db, struct error *err, const char *sql,
                       const char *fmt, ...);
 /* pg_query_number is pg_query for the first value of the first row: an integer, or a boolean as 0
  * or 1. No row, or NULL, is 0. */
 int pg_query_number(struct pg_store *st, struct error *err, int64_t *ret, const char *sql,
                     const char *fmt, ...);
-/* pg_exec is pg_query without rows. *ret_n (ret_n may be NULL) is how many rows it changed. */
-int pg_exec(struct pg_store *st, struct error *err, int64_t *ret_n, const char *sql,
-            const char *fmt, ...);
+/* pg_exec is pg_query without rows. */
+int pg_exec(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...);
 /* pg_start sends a statement as pg_query does; pg_finish waits for its rows, in binary form. The
  * caller can do other work in between. */
 int pg_start(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...);
@@ -274,17 +260,25 @@ int pg_send(struct pg_store *st, enum pg_link link, struct error *err, const cha
 int pg_next_row(struct pg_store *st, enum pg_link link, PGresult **ret, struct error *err);
 void pg_stop(struct pg_store *st, enum pg_link link);
 
-/* pg_expand replaces the marks @schema@ and @version@ in a text. The caller frees the copy. NULL:
- * out of memory. */
+/* A mark in our SQL, and its replacement. */
+struct pg_mark {
+    const char *mark, *text;
+};
+/* pg_fill appends a text with its marks replaced: @schema@, @version@, and those in `more`, which
+ * ends with a NULL; more == NULL: none. pg_expand returns such a text without more marks, which the
+ * caller frees. NULL: out of memory. */
+void pg_fill(struct buf *b, const struct pg_store *st, const char *sql, const struct pg_mark *more);
 char *pg_expand(const struct pg_store *st, const char *sql);
 
 /* pg_ask sends one or more commands without parameters on any of our connections, and returns the
- * last result, even an error; NULL: there was none. pg_command checks that it succeeded. pg_simple
- * is pg_command on the main connection; pg_script is pg_simple for a text that still has marks. */
+ * last result, even an error; NULL: there was none. pg_checked returns a successful result; it
+ * reports and clears a failed one, and returns NULL. pg_command is both. pg_simple is pg_command on
+ * the main connection; pg_script is pg_simple for a text that still has marks. */
 PGresult *pg_ask(struct pg_store *st, PGconn *db, const char *text);
+PGresult *pg_checked(struct pg_store *st, PGconn *db, PGresult *r, struct error *err);
 int pg_command(struct pg_store *st, PGconn *db, const char *text, struct error *err);
 int pg_simple(struct pg_store *st, const char *text, struct error *err);
-int pg_script(struct pg_store *st, const char *sql, struct error *err);
+int pg_script(struct pg_store *st, const char *sql, const struct pg_mark *more, struct error *err);
 
 /* ---- result.c ---- */
 
@@ -310,6 +304,9 @@ int64_t pg_int(const PGresult *r, int row, int col);     /* 0 for NULL */
 bool pg_true(const PGresult *r, int row, int col);       /* false for NULL */
 const char *pg_str(const PGresult *r, int row, int col); /* NULL for NULL */
 const char *pg_copy(const PGresult *r, int row, int col, struct arena *a, bool *ok);
+/* pg_next_number reads the next number of an array as text, {n,n,...}, and advances. False: the
+ * end. */
+bool pg_next_number(const char **list, int64_t *ret);
 
 /* ---- fail.c ---- */
 
@@ -319,8 +316,6 @@ int pg_fail(struct pg_store *st, PGconn *db, const PGresult *r, struct error *er
 
 /* ---- migrate.c ---- */
 
-/* pg_init creates or upgrades an outbox. *ret_created: something was changed. */
-int pg_init(struct store *st, bool *ret_created, struct error *err);
 /* pg_version reads the version of the outbox; 0: no outbox exists. ERR_NEWER: this program does not
  * know it. ERR_NOTOURS: the schema has a table event that is not ours. */
 int pg_version(struct pg_store *st, int64_t *ret, struct error *err);
@@ -330,46 +325,91 @@ PGresult *pg_foreign_creators(struct pg_store *st, struct error *err);
 /* pg_install creates tables, functions and views newer than version `from`, inside the open
  * transaction. */
 int pg_install(struct pg_store *st, int64_t from, struct error *err);
-int pg_schema_status(struct store *st, struct schema_status *ret, struct error *err);
-int pg_ddl(const struct ddl_request *req, struct error *err);
 
 /* ---- install.c ---- */
 
 /* pg_functions_install installs functions and views, inside the open transaction. pg_functions_ddl
- * appends the SQL that does so, with its marks. */
+ * appends the SQL that does so. */
 int pg_functions_install(struct pg_store *st, struct error *err);
-void pg_functions_ddl(struct buf *to);
+void pg_functions_ddl(const struct pg_store *st, struct buf *to);
 /* pg_functions_status compares the installed functions and views with this program's. */
 int pg_functions_status(struct pg_store *st, enum functions_status *ret, struct error *err);
-
-/* ---- validate.c, doctor.c ---- */
-
-int pg_validate(struct store *st, finding_visit *visit, void *ctx, struct error *err);
-int pg_doctor(struct store *st, const struct doctor_request *req, struct error *err);
 
 /* ---- emit.c ---- */
 
 /* pg_emit_texts builds the statements for the application's connections. They are built once and
- * only read afterwards, so that several threads may emit. */
+ * only read afterwards, so that several threads may emit. pg_emit_text finds one. */
 int pg_emit_texts(struct pg_store *st, struct error *err);
-int pg_emit(struct store *st, void *foreign, const struct new_event *ev, char ret_id[UUID_TEXT + 1],
-            bool *ret_duplicate, struct error *err);
-int pg_handle_once(struct store *st, void *foreign, struct str handler, struct str key,
-                   struct str payload, bool *ret_first, struct error *err);
+const char *pg_emit_text(const struct pg_store *st, const char *sql);
 
-/* ---- turn.c ---- */
+/* ---- turns ---- */
 
-int pg_settle(struct store *st, const struct settlement *s, bool *ret_lost, struct error *err);
-int pg_turn(struct store *st, const struct settlement *s, bool *ret_lost,
-            const struct claim_request *req, struct arena *a, struct batch *ret_batch,
-            struct claim_hint *ret_hint, struct error *err);
-int pg_extend(struct store *st, const struct claim_lease *l, bool *ret_lost, struct error *err);
-int pg_claims(struct store *st, const char *consumer, struct arena *a, struct claim_info **ret,
-              size_t *ret_n, struct error *err);
+/* How the server makes turns: see sql/postgres/internal/turn.sql. PATH_ANY is _turn, for one turn;
+ * the others are _turns. */
+enum pg_path { PATH_ANY, PATH_SINGLE, PATH_BATCH };
 
-/* ---- turn_many.c ---- */
+/* One turn of a call. */
+struct pg_request {
+    const struct settlement *s;      /* NULL: settles nothing */
+    const struct claim_request *req; /* NULL: claims nothing */
+    size_t max_events;               /* at most that of req */
+    int64_t passed_over; /* seq of a parked event to skip, instead of the outcomes of s; 0: none */
+    const struct pg_window *ahead; /* where n_ahead events were read ahead; NULL: none were */
+    size_t n_ahead;
+};
 
-int pg_turn_many(struct store *st, struct batched_turn *t, size_t n, struct error *err);
+/* The columns of the type _answer (sql/postgres/0001_outbox.sql), which follow those of an event if
+ * the call returns events. The first is the place of the request in the call. `held` and `keys` are
+ * as in pg_mark_waiting; of a claim of parked events they are the seqs, and the history of each. */
+/* clang-format off */
+#define PG_ANSWER(FLAG, NUMBER, TEXT) \
+    FLAG(lost) FLAG(paused) FLAG(changed) FLAG(busy) FLAG(through) FLAG(skipped) \
+    FLAG(suspect_due) NUMBER(crashed) NUMBER(buried) NUMBER(wait_ms) NUMBER(now_ms) \
+    NUMBER(epoch) NUMBER(lane) NUMBER(n) FLAG(suspect) TEXT(held) TEXT(keys) TEXT(seen) \
+    NUMBER(floor) TEXT(target) NUMBER(from_seq) NUMBER(to_seq) NUMBER(window_end) FLAG(quiet) \
+    NUMBER(members)
+#define PG_FLAG(column) bool column;
+#define PG_NUMBER(column) int64_t column;
+#define PG_TEXT(column) const char *column; /* belongs to the result */
+
+/* The answer to one turn. If n == 0, there is no claim. */
+struct pg_answer {
+    size_t place;
+    PG_ANSWER(PG_FLAG, PG_NUMBER, PG_TEXT)
+    int row, rows;   /* its rows in the result */
+    bool has_events; /* the events are in these rows */
+};
+/* clang-format on */
+
+/* pg_request_add adds a turn to a call's list of requests, which is empty at first; the place of a
+ * request is a number of the caller's. pg_turn_start ends the list and sends the call; pg_finish
+ * waits for its result. pg_answer_at reads the answer in the rows from `row` on. */
+void pg_request_add(struct buf *list, struct pg_store *st, size_t place,
+                    const struct pg_request *q);
+int pg_turn_start(struct pg_store *st, enum pg_path path, struct buf *list, struct error *err);
+struct pg_answer pg_answer_at(const PGresult *r, int row);
+
+/* pg_check_open connects, and refuses a turn inside a transaction, whether ours or begun by hand:
+ * its claim would not be durable. */
+int pg_check_open(struct pg_store *st, struct error *err);
+/* pg_cache_of returns the turn cache of the consumer: the request's, or the handle's. */
+struct turn_cache *pg_cache_of(struct pg_store *st, const struct claim_request *req);
+/* pg_pulls_in returns whether clock repair is due, which examines all parked events. */
+bool pg_pulls_in(struct pg_store *st, const struct claim_request *req);
+/* pg_drop_claim settles a claim without wanted events, and empties *b. passed_over: see struct
+ * pg_request. */
+int pg_drop_claim(struct pg_store *st, const struct claim_request *req, struct batch *b,
+                  int64_t passed_over, struct error *err);
+/* pg_put_back releases a claim whose events could not be read, for example for lack of memory: no
+ * worker has tried them, and an expired lease would count as an attempt. */
+void pg_put_back(struct pg_store *st, const struct claim_request *req, struct batch *b);
+/* pg_unread reports that the settlement was recorded and the claim could not be read. An error
+ * would mean that nothing was done. */
+void pg_unread(struct batch *b, struct claim_hint *hint);
+/* pg_shrink ends a claim after `last`: later events did not fit into memory, and are claimed
+ * again. */
+int pg_shrink(struct pg_store *st, const struct claim_request *req, int64_t epoch, int64_t last,
+              struct error *err);
 
 /* ---- waiting.c ---- */
 
@@ -385,43 +425,19 @@ int pg_mark_waiting(struct batch *b, const char *held, const char *keys, int64_t
 
 /* ---- read.c ---- */
 
-/* pg_read_all sends the query for all events of a window, for any consumer; pg_next_row returns
- * them. */
-int pg_read_all(struct pg_store *st, const struct pg_window *w, size_t max, struct error *err);
-
-/* pg_read_window and pg_read_parked read the events of a claim into the arena, up to max_bytes. */
-int pg_read_window(struct pg_store *st, const struct claim_request *req, int64_t members,
-                   const struct pg_window *w, size_t max, struct arena *a, struct pg_chunk *ret,
-                   struct error *err);
-int pg_read_parked(struct pg_store *st, const struct claim_request *req, int64_t epoch,
-                   struct arena *a, struct pg_chunk *ret, struct error *err);
-/* Parked events in the result of a turn: their seqs, and the history of each. Both are arrays, as
- * text. */
-struct pg_listed {
-    const char *seqs, *past;
-};
-/* pg_read_listed reads such events. Trimmed events are left out. */
-int pg_read_listed(struct pg_store *st, const struct claim_request *req,
-                   const struct pg_listed *listed, struct arena *a, struct pg_chunk *ret,
-                   struct error *err);
 /* pg_window_send requests the events of a window, at most max of them. `members` are the lanes, bit
- * n for lane n; pg_all_lanes returns whether that is all of them. */
+ * n for lane n. req == NULL: for any consumer, all of them; pg_next_row returns them. */
 int pg_window_send(struct pg_store *st, enum pg_link link, const struct claim_request *req,
                    int64_t members, const struct pg_window *w, size_t max, struct error *err);
-bool pg_all_lanes(int64_t members, int lanes);
-/* pg_read_chunk adds requested rows to a chunk. 1: the chunk is full, and the rest can be read
- * later; 0: the end; -1: it failed. pg_note_size updates the moving average of the size of an
- * event. */
-int pg_read_chunk(struct pg_store *st, enum pg_link link, const struct filter *f,
-                  const struct pg_chunk_limits *max, struct arena *a, struct pg_chunk *c,
+/* pg_read_claim reads the events of a claim into the arena, up to max_bytes; w is its window. */
+int pg_read_claim(struct pg_store *st, const struct claim_request *req, const struct pg_answer *an,
+                  const struct pg_window *w, struct arena *a, struct pg_chunk *ret,
                   struct error *err);
-bool pg_chunk_full(const struct pg_chunk *c, const struct pg_chunk_limits *max);
-/* pg_chunk_add adds the event of a row. */
+/* pg_chunk_add adds the event of a row. pg_note_size updates the moving average of the size of an
+ * event. */
 int pg_chunk_add(struct pg_chunk *c, const PGresult *r, int row, struct arena *a,
                  struct error *err);
 void pg_note_size(struct pg_store *st, const struct pg_chunk *c);
-
-/* ---- ahead.c ---- */
 
 /* pg_ahead_start requests what follows w. pg_ahead_fill reads until the chunk is as large as a
  * claim may be. pg_ahead_take hands it over, by swapping the arenas, if the request can use it.
@@ -443,7 +459,6 @@ void pg_ahead_forget(struct pg_store *st);
  * through a transaction pooler, nor where transactions are prepared for two-phase commit: there the
  * engine polls. */
 
-void pg_wakeup_init(struct pg_wakeup *w);
 void pg_wakeup_release(struct pg_wakeup *w);
 /* pg_wakeup_disconnected notes that the main connection is gone, and its lock with it. */
 void pg_wakeup_disconnected(struct pg_wakeup *w);
@@ -458,11 +473,6 @@ int pg_wakeup_sleep(struct pg_store *st, bool *ret_again, int64_t *poll_in_ms, s
 int pg_wakeup_found(struct pg_store *st, size_t n, bool all, bool *ret_quiet, struct error *err);
 /* pg_wakeup_blocker is for claim_hint.wake_blocker. */
 const char *pg_wakeup_blocker(const struct pg_store *st);
-
-int pg_wake_fd(struct store *st);
-void pg_wake_clear(struct store *st);
-int pg_poll_new(struct store *st, bool skip_query, bool payloads, new_event_visit *visit, void *ctx,
-                struct watch_result *ret, struct error *err);
 
 /* ---- events, in result.c ---- */
 
@@ -492,64 +502,11 @@ int pg_poll_new(struct store *st, bool skip_query, bool payloads, new_event_visi
 bool pg_event_row(const PGresult *r, int row, struct arena *a, struct event *ev);
 int64_t pg_binary_int8(const PGresult *r, int row, int col); /* 0 for NULL */
 
-/* ---- effects.c ---- */
-
-/* pg_expose permanently resets our session settings for the statements of handlers, and stops the
- * use of prepared statements. */
-int pg_expose(struct store *st, int64_t idle_ms, struct error *err);
-/* pg_expose_settings does so on a new connection. pg_renew resets a session to the state of a new
- * one.
- */
-int pg_expose_settings(struct pg_store *st, struct error *err);
-int pg_renew(struct pg_store *st, struct error *err);
-/* pg_speak_utf8 resets the encoding after a handler changed it on an exposed connection. */
-int pg_speak_utf8(struct pg_store *st, struct error *err);
-int pg_savepoint(struct store *st, enum savepoint what, struct error *err);
-enum tx_state pg_tx_state(struct store *st);
-int pg_handled(struct store *st, const struct inbox_key *k, size_t n, bool *ret, struct error *err);
-int pg_handled_put(struct store *st, const struct inbox_key *k, const bool *skip, size_t n,
-                   bool *ret_all, struct error *err);
-
 /* ---- consumers.c ---- */
 
-int pg_consumer_put(struct store *st, const struct consumer_spec *spec, bool *ret_created,
-                    struct error *err);
-int pg_consumer_specs(struct store *, const char *name, struct arena *, struct consumer_spec **ret,
-                      size_t *ret_n, struct error *);
 /* pg_consumer_all_specs lists the settings of all consumers, or of the named one, by name,
  * regardless of the right to claim for them. */
 int pg_consumer_all_specs(struct pg_store *st, const char *name, struct arena *a,
                           struct consumer_spec **ret, size_t *ret_n, struct error *err);
-int pg_consumer_history(struct store *st, const char *name, struct arena *a,
-                        struct consumer_settings **ret, size_t *ret_n, struct error *err);
-int pg_consumer_list(struct store *st, const char *name, struct arena *a,
-                     struct consumer_info **ret, size_t *ret_n, struct error *err);
-int pg_consumer_pause(struct store *st, const char *name, bool paused, struct error *err);
-int pg_consumer_remove(struct store *st, const char *name, bool force, struct error *err);
-int pg_consumer_report(struct store *st, const char *name, const char *text, struct error *err);
-int pg_consumer_gauge(struct store *st, const char *name, struct arena *a,
-                      struct consumer_gauge *ret, struct error *err);
-
-/* ---- inspect.c, events.c ---- */
-
-int pg_info(struct store *st, struct store_info *ret, struct error *err);
-int pg_events(struct store *st, const struct event_query *q, event_visit *visit, void *ctx,
-              struct error *err);
-int pg_dead(struct store *st, const struct dead_query *q, dead_visit *visit, void *ctx,
-            struct error *err);
-int pg_dead_retry(struct store *st, const struct dead_query *q, int64_t *ret_n, struct error *err);
-int pg_retry_now(struct store *st, const char *consumer, int64_t seq, bool *ret_waited,
-                 struct error *err);
-int pg_dead_drop(struct store *st, const struct dead_query *q, int64_t *ret_n, struct error *err);
-int pg_marks(struct store *st, const char *stream, mark_visit *visit, void *ctx, struct error *err);
-
-/* ---- admin.c ---- */
-
-int pg_trim(struct store *st, const struct trim_request *req, struct trim_result *ret,
-            struct error *err);
-int pg_grant(struct store *st, const struct grant_request *req, bool *ret_changed,
-             struct error *err);
-int pg_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
-             struct error *err);
 
 #endif

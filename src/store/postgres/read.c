@@ -1,4 +1,12 @@
-/* read.c: the events of a claim, or of a window. This is where a drain spends its time. */
+/* read.c: the events of a claim, or of a window. This is where a drain spends its time.
+ *
+ * During a backlog events are read ahead of the claims. The server sends the events of a window as
+ * one stream, on a separate connection, and each claim takes a chunk off it. The rest waits in the
+ * socket: no event is requested twice or discarded, and no query is cancelled, however large events
+ * are. */
+#include <stdlib.h>
+
+#include "base/num.h"
 #include "store/postgres/postgres.h"
 
 #define TYPE_COLUMN 2 /* of PG_EVENT_COLUMNS */
@@ -49,18 +57,18 @@ static bool had_running(const char *snapshot)
     return n > 0 && snapshot[n - 1] != ':';
 }
 
-bool pg_all_lanes(int64_t members, int lanes)
+/* Whether a consumer wants every event of these lanes, as far as the server can tell. */
+static bool takes_all(const struct claim_request *req, int64_t members)
 {
-    int64_t all = lanes >= 64 ? -1 : (INT64_C(1) << lanes) - 1;
-    return members == all;
+    int64_t all = req->lanes >= 64 ? -1 : (INT64_C(1) << req->lanes) - 1;
+    return members == all && !filter_has_types(req->filter);
 }
 
 int pg_window_send(struct pg_store *st, enum pg_link link, const struct claim_request *req,
                    int64_t members, const struct pg_window *w, size_t max, struct error *err)
 {
     bool late = had_running(w->seen);
-    bool all = pg_all_lanes(members, req->lanes) && !filter_has_types(req->filter);
-    if (all) {
+    if (!req || takes_all(req, members)) {
         const char *sql = late ? both_sql : fresh_sql;
         return pg_send(st, link, err, sql, "sisiii", w->seen, w->floor, w->target, w->from, w->to,
                        (int64_t)max);
@@ -69,13 +77,6 @@ int pg_window_send(struct pg_store *st, enum pg_link link, const struct claim_re
     const char *events = req->events ? req->events : "";
     return pg_send(st, link, err, sql, "sisiiisii", w->seen, w->floor, w->target, w->from, w->to,
                    (int64_t)max, events, (int64_t)req->lanes, members);
-}
-
-int pg_read_all(struct pg_store *st, const struct pg_window *w, size_t max, struct error *err)
-{
-    const char *sql = had_running(w->seen) ? both_sql : fresh_sql;
-    return pg_send(st, PG_MAIN, err, sql, "sisiii", w->seen, w->floor, w->target, w->from, w->to,
-                   (int64_t)max);
 }
 
 int pg_chunk_add(struct pg_chunk *c, const PGresult *r, int row, struct arena *a, struct error *err)
@@ -134,18 +135,25 @@ static int take_row(const struct filter *f, const PGresult *r, struct arena *a, 
     return 0;
 }
 
-bool pg_chunk_full(const struct pg_chunk *c, const struct pg_chunk_limits *max)
+/* A chunk is full if it has reached one of these. */
+struct limits {
+    size_t bytes, events, scanned, passed_bytes;
+};
+
+static bool chunk_full(const struct pg_chunk *c, const struct limits *max)
 {
     if (c->bytes >= max->bytes || c->n >= max->events)
         return true;
     return c->scanned >= max->scanned || c->passed_bytes >= max->passed_bytes;
 }
 
-int pg_read_chunk(struct pg_store *st, enum pg_link link, const struct filter *f,
-                  const struct pg_chunk_limits *max, struct arena *a, struct pg_chunk *c,
-                  struct error *err)
+/* Adds requested rows to a chunk. 1: the chunk is full, and the rest can be read later; 0: the end;
+ * -1: it failed. */
+static int read_chunk(struct pg_store *st, enum pg_link link, const struct filter *f,
+                      const struct limits *max, struct arena *a, struct pg_chunk *c,
+                      struct error *err)
 {
-    while (!pg_chunk_full(c, max)) {
+    while (!chunk_full(c, max)) {
         PGresult *r;
         int more = pg_next_row(st, link, &r, err);
         if (more != 1)
@@ -166,13 +174,15 @@ void pg_note_size(struct pg_store *st, const struct pg_chunk *c)
         st->row_bytes = (st->row_bytes + c->bytes / c->n) / 2;
 }
 
+/* ---- the events of a claim ---- */
+
 /* Reads the requested rows, up to max_bytes. If more follow, the chunk is cut. */
-static int read_claim(struct pg_store *st, const struct claim_request *req, struct arena *a,
-                      struct pg_chunk *c, struct error *err)
+static int read_rows(struct pg_store *st, const struct claim_request *req, struct arena *a,
+                     struct pg_chunk *c, struct error *err)
 {
-    struct pg_chunk_limits max = {req->max_bytes, SIZE_MAX, SIZE_MAX, SIZE_MAX};
+    struct limits max = {req->max_bytes, SIZE_MAX, SIZE_MAX, SIZE_MAX};
     *c = (struct pg_chunk){0};
-    int more = pg_read_chunk(st, PG_MAIN, req->filter, &max, a, c, err);
+    int more = read_chunk(st, PG_MAIN, req->filter, &max, a, c, err);
     if (more == 1) {
         PGresult *r;
         more = pg_next_row(st, PG_MAIN, &r, err);
@@ -187,28 +197,246 @@ static int read_claim(struct pg_store *st, const struct claim_request *req, stru
     return more;
 }
 
-int pg_read_window(struct pg_store *st, const struct claim_request *req, int64_t members,
-                   const struct pg_window *w, size_t max, struct arena *a, struct pg_chunk *c,
-                   struct error *err)
+/* Counts the numbers up to `last` in a list, which is in order. */
+static size_t listed_up_to(const char *seqs, int64_t last)
 {
-    if (pg_window_send(st, PG_MAIN, req, members, w, max, err) != 0)
-        return -1;
-    return read_claim(st, req, a, c, err);
+    size_t n = 0;
+    int64_t seq;
+    while (pg_next_number(&seqs, &seq) && seq <= last)
+        n++;
+    return n;
 }
 
-int pg_read_parked(struct pg_store *st, const struct claim_request *req, int64_t epoch,
-                   struct arena *a, struct pg_chunk *c, struct error *err)
+/* Parked events are read by the answer's list if it has one. A dead letter that was sent back may
+ * have been trimmed, and is then found only through the claim. */
+int pg_read_claim(struct pg_store *st, const struct claim_request *req, const struct pg_answer *an,
+                  const struct pg_window *w, struct arena *a, struct pg_chunk *c, struct error *err)
 {
-    if (pg_send(st, PG_MAIN, err, parked_sql, "si", req->consumer, epoch) != 0)
+    bool parked = an->lane < 0;
+    if (!parked) {
+        if (pg_window_send(st, PG_MAIN, req, an->members, w, (size_t)an->n, err) != 0)
+            return -1;
+        return read_rows(st, req, a, c, err);
+    }
+    if (an->held) {
+        if (pg_send(st, PG_MAIN, err, listed_sql, "ss", an->held, an->keys) != 0)
+            return -1;
+        if (read_rows(st, req, a, c, err) != 0)
+            return -1;
+        size_t there = c->cut ? listed_up_to(an->held, c->last) : (size_t)an->n;
+        if (c->scanned == there)
+            return 0;
+    }
+    if (pg_send(st, PG_MAIN, err, parked_sql, "si", req->consumer, an->epoch) != 0)
         return -1;
-    return read_claim(st, req, a, c, err);
+    return read_rows(st, req, a, c, err);
 }
 
-int pg_read_listed(struct pg_store *st, const struct claim_request *req,
-                   const struct pg_listed *listed, struct arena *a, struct pg_chunk *c,
-                   struct error *err)
+/* ---- reading ahead ---- */
+
+/* Reading ahead is worth a second connection if the window has this many numbers left, or more than
+ * fit into one claim. */
+#define AHEAD_MIN 1000
+
+/* A stream is at least as long as a claim may be, and longer if it is read quickly, because
+ * starting one has a cost. An open one holds back vacuum. */
+#define STREAM_CLAIMS 16
+#define STREAM_QUICK (100 * MS_NS)
+#define STREAM_SLOW (1000 * MS_NS)
+
+/* How many events, bytes of payloads and numbers to read for a chunk, if the filter matches few of
+ * them. */
+#define LOOK_EVENTS 4096
+#define LOOK_BYTES ((size_t)8 * 1024 * 1024)
+#define LOOK_NUMBERS (4 * LOOK_EVENTS)
+
+static void begin_chunk(struct pg_ahead *h)
 {
-    if (pg_send(st, PG_MAIN, err, listed_sql, "ss", listed->seqs, listed->past) != 0)
+    arena_reset(&h->a);
+    h->c = (struct pg_chunk){0};
+    h->from = h->to;
+}
+
+static void stop_stream(struct pg_store *st)
+{
+    struct pg_ahead *h = &st->ahead;
+    if (h->stream.open)
+        pg_stop(st, PG_READER);
+    h->stream.open = false;
+    h->stream.claims = 1;
+}
+
+void pg_ahead_forget(struct pg_store *st)
+{
+    stop_stream(st);
+    st->ahead.on = false;
+    st->ahead.kept.there = false;
+}
+
+static bool keep_text(char **to, const char *text)
+{
+    if (*to && strcmp(*to, text) == 0)
+        return true;
+    free(*to);
+    *to = strdup(text);
+    return *to != NULL;
+}
+
+/* The part (from, to] of the window read ahead. */
+static struct pg_window window_of(const struct pg_ahead *h, int64_t from, int64_t to)
+{
+    return (struct pg_window){.seen = h->seen,
+                              .target = h->target,
+                              .floor = h->floor,
+                              .from = from,
+                              .to = to,
+                              .end = h->end};
+}
+
+/* Requests the events after h->to, if enough is left of the window. A failure is harmless: the
+ * events are read later. */
+static bool open_stream(struct pg_store *st, const struct claim_request *req)
+{
+    struct pg_ahead *h = &st->ahead;
+    int64_t left = h->end - h->to;
+    int64_t least = AHEAD_MIN;
+    if (st->row_bytes > 0)
+        least = min_i64(least, (int64_t)(req->max_bytes / st->row_bytes) + 1);
+    if (left < least)
+        return false;
+
+    /* Rolled back transactions leave gaps in the numbers. If the server filters events, it must not
+     * search for long. */
+    size_t rows = h->stream.claims * req->max_events;
+    int64_t span = 4 * (int64_t)rows;
+    if (!takes_all(req, h->members))
+        span = min_i64(span, LOOK_NUMBERS);
+
+    struct pg_window w = window_of(h, h->to, h->to + min_i64(span, left));
+    if (pg_window_send(st, PG_READER, req, h->members, &w, rows, NULL) != 0)
+        return false;
+    h->stream.open = true;
+    h->stream.to = w.to;
+    h->stream.left = rows;
+    h->stream.sent_at = clock_mono(st->opt.clock);
+    return true;
+}
+
+/* Takes rows off the stream until the chunk is full. Returns -1 if the connection can no longer be
+ * used. */
+static int read_stream(struct pg_store *st, const struct claim_request *req,
+                       const struct limits *max)
+{
+    struct pg_ahead *h = &st->ahead;
+    size_t before = h->c.scanned;
+    int more = read_chunk(st, PG_READER, req->filter, max, &h->a, &h->c, NULL);
+    if (more < 0)
         return -1;
-    return read_claim(st, req, a, c, err);
+    h->stream.left -= h->c.scanned - before;
+    if (h->c.scanned > before)
+        h->to = h->c.last;
+    if (more == 1)
+        return 0;
+
+    /* The stream was read to its end: it had everything, or as many rows as were requested. */
+    bool quick = clock_mono(st->opt.clock) - h->stream.sent_at < STREAM_QUICK;
+    if (h->stream.left > 0)
+        h->to = h->stream.to;
+    h->stream.open = false;
+    if (!quick)
+        h->stream.claims = 1;
+    else if (h->stream.claims < STREAM_CLAIMS)
+        h->stream.claims *= 2;
+    return 0;
+}
+
+void pg_ahead_fill(struct pg_store *st, const struct claim_request *req)
+{
+    struct pg_ahead *h = &st->ahead;
+    struct limits max = {.bytes = req->max_bytes,
+                         .events = req->max_events,
+                         .scanned = LOOK_EVENTS,
+                         .passed_bytes = LOOK_BYTES};
+    while (h->on && !chunk_full(&h->c, &max)) {
+        bool far_enough = h->to >= h->end || h->to - h->from >= LOOK_NUMBERS;
+        if (far_enough || (!h->stream.open && !open_stream(st, req)))
+            break;
+        if (read_stream(st, req, &max) != 0)
+            pg_reader_close(st);
+    }
+    if (!h->on)
+        return;
+    pg_note_size(st, &h->c);
+    if (!h->stream.open)
+        open_stream(st, req);
+}
+
+void pg_ahead_start(struct pg_store *st, const struct claim_request *req, const struct batch *b,
+                    int64_t members, const struct pg_window *w)
+{
+    struct pg_ahead *h = &st->ahead;
+    pg_ahead_forget(st);
+    if (!keep_text(&h->seen, w->seen) || !keep_text(&h->target, w->target))
+        return;
+    memcpy(h->consumer, req->consumer, strlen(req->consumer) + 1);
+    h->filter = req->filter;
+    h->lane = b->lane;
+    h->members = members;
+    h->floor = w->floor;
+    h->end = w->end;
+    h->to = w->to;
+    begin_chunk(h);
+    h->on = open_stream(st, req);
+}
+
+/* Swaps the arena with the events for an empty one. */
+static void swap_arenas(struct arena *a, struct arena *b)
+{
+    struct arena was = *a;
+    *a = *b;
+    *b = was;
+}
+
+bool pg_ahead_take(struct pg_store *st, const struct claim_request *req, struct arena *a,
+                   struct pg_chunk *ret, struct pg_window *ret_w)
+{
+    struct pg_ahead *h = &st->ahead;
+    if (!h->on)
+        return false;
+    bool same = h->filter == req->filter && strcmp(h->consumer, req->consumer) == 0;
+    bool usable = same && a->used == 0;
+    if (usable && !h->kept.there)
+        pg_ahead_fill(st, req);
+
+    if (usable && h->kept.there && h->kept.c.n <= req->max_events) {
+        swap_arenas(&h->kept.a, a);
+        h->kept.there = false;
+        *ret = h->kept.c;
+        *ret_w = window_of(h, h->kept.from, h->kept.to);
+    } else if (usable && !h->kept.there && h->on && h->to > h->from && h->c.n <= req->max_events) {
+        swap_arenas(&h->a, a);
+        *ret = h->c;
+        *ret_w = window_of(h, h->from, h->to);
+        begin_chunk(h);
+    } else {
+        pg_ahead_forget(st);
+        return false;
+    }
+
+    bool slow = clock_mono(st->opt.clock) - h->stream.sent_at > STREAM_SLOW;
+    if (slow)
+        stop_stream(st);
+    return true;
+}
+
+void pg_ahead_keep(struct pg_store *st, struct arena *a, const struct pg_chunk *c,
+                   const struct pg_window *w)
+{
+    struct pg_ahead *h = &st->ahead;
+    arena_reset(&h->kept.a);
+    swap_arenas(&h->kept.a, a);
+    h->kept.there = true;
+    h->kept.c = *c;
+    h->kept.from = w->from;
+    h->kept.to = w->to;
 }

@@ -5,11 +5,10 @@
  * (sql/postgres/internal/settle.sql). */
 #include "base/json.h"
 #include "base/text.h"
-#include "store/postgres/turn.h"
+#include "store/postgres/postgres.h"
 
 #define SETS_MAX 8
 #define JSON_BYTES (16 << 20) /* of outcomes, or of marks */
-#define KNOWN_BYTES (1 << 12)
 
 /* Adds text from a sink, which may be long and invalid UTF-8; the stored text must be neither. */
 static void add_text(struct buf *b, const char *name, const char *text)
@@ -21,9 +20,7 @@ static void add_text(struct buf *b, const char *name, const char *text)
     json_quote(b, str_of(text_kept(text, kept)));
 }
 
-/* ---- one by one ---- */
-
-/* Adds the common part of the outcomes of a set. */
+/* Adds what the outcomes of a set have in common. */
 static void add_how(struct buf *b, const struct outcome *o)
 {
     static const char *const kinds[] = {"delivered", "retry", "dead", "behind", "delay"};
@@ -33,18 +30,7 @@ static void add_how(struct buf *b, const struct outcome *o)
     add_text(b, "error", o->error);
 }
 
-static void add_outcome(struct buf *b, const struct outcome *o)
-{
-    add_how(b, o);
-    buf_addf(b, ",\"seq\":%lld,\"delay_ms\":%lld", (long long)o->ev->seq, (long long)o->delay_ms);
-    if (o->kind == OUTCOME_DELIVERED) {
-        add_text(b, "receipt", o->receipt);
-        add_text(b, "id", o->ev->id.p);
-    }
-    buf_addc(b, '}');
-}
-
-/* ---- as sets ---- */
+/* ---- outcomes, as sets or one by one ---- */
 
 /* A set of outcomes that differ only in their events and delays. */
 struct set {
@@ -66,16 +52,6 @@ static bool alike(const struct outcome *a, const struct outcome *b)
     return strcmp(a->error, b->error) == 0;
 }
 
-/* Finds the set of an outcome; NULL: none. */
-static struct set *set_of(struct sets *all, const struct outcome *o)
-{
-    for (size_t i = 0; i < all->n; i++) {
-        if (alike(all->set[i].first, o))
-            return &all->set[i];
-    }
-    return NULL;
-}
-
 /* Groups the outcomes into sets. False: they have to be sent one by one. */
 static bool sort_out(const struct settlement *s, struct sets *all)
 {
@@ -87,14 +63,14 @@ static bool sort_out(const struct settlement *s, struct sets *all)
         bool waits = o->kind == OUTCOME_RETRY || o->kind == OUTCOME_BEHIND;
         if (!waits)
             return false;
-        struct set *set = set_of(all, o);
-        if (!set && all->n == SETS_MAX)
+        size_t k = 0;
+        while (k < all->n && !alike(all->set[k].first, o))
+            k++;
+        if (k == SETS_MAX)
             return false;
-        if (!set) {
-            set = &all->set[all->n++];
-            *set = (struct set){.first = o};
-        }
-        set->n++;
+        if (k == all->n)
+            all->set[all->n++] = (struct set){.first = o};
+        all->set[k].n++;
     }
     return true;
 }
@@ -149,21 +125,17 @@ static void add_outcomes(struct buf *b, const struct settlement *s)
         return;
     }
     for (size_t i = 0; i < s->n; i++) {
+        const struct outcome *o = &s->out[i];
         if (i > 0)
             buf_addc(b, ',');
-        add_outcome(b, &s->out[i]);
-    }
-}
-
-/* ---- marks ---- */
-
-static void add_marks(struct buf *b, const struct settlement *s)
-{
-    for (size_t i = 0; i < s->n_marks; i++) {
-        const struct hwm *m = &s->marks[i];
-        buf_adds(b, i > 0 ? ",{\"stream\":" : "{\"stream\":");
-        json_quote(b, m->stream);
-        buf_addf(b, ",\"hi\":%lld,\"lo\":%lld}", (long long)m->hi, (long long)m->lo);
+        add_how(b, o);
+        buf_addf(b, ",\"seq\":%lld,\"delay_ms\":%lld", (long long)o->ev->seq,
+                 (long long)o->delay_ms);
+        if (o->kind == OUTCOME_DELIVERED) {
+            add_text(b, "receipt", o->receipt);
+            add_text(b, "id", o->ev->id.p);
+        }
+        buf_addc(b, '}');
     }
 }
 
@@ -218,60 +190,64 @@ static int64_t count_tried(const struct settlement *s)
     return n;
 }
 
+/* Adds a list of JSON objects as a field, and empties it. */
+static void add_objects(struct buf *b, struct buf *objects)
+{
+    buf_addc(objects, ']');
+    const char *text = buf_cstr(objects);
+    if (text)
+        add_quoted(b, text);
+    else
+        b->failed = true;
+    buf_clear(objects);
+}
+
 /* Adds the attributes of the claim that is settled. */
-static int add_settlement(struct buf *b, const struct pg_request *q, struct error *err)
+static void add_settlement(struct buf *b, const struct pg_request *q)
 {
     const struct settlement *s = q->s;
-    struct buf outcomes, marks;
-    buf_init(&outcomes, JSON_BYTES);
-    buf_init(&marks, JSON_BYTES);
-
-    buf_addc(&outcomes, '[');
+    struct buf objects;
+    buf_init(&objects, JSON_BYTES);
+    add_int(b, s ? s->b->epoch : 0);
+    add_int(b, s ? count_tried(s) : 0);
+    buf_addc(&objects, '[');
     if (q->passed_over)
-        buf_addf(&outcomes, "{\"seq\":%lld,\"kind\":\"skip\"}", (long long)q->passed_over);
+        buf_addf(&objects, "{\"seq\":%lld,\"kind\":\"skip\"}", (long long)q->passed_over);
     else if (s)
-        add_outcomes(&outcomes, s);
-    buf_addc(&outcomes, ']');
-    bool marked = s && s->n_marks > 0;
-    buf_addc(&marks, '[');
-    if (marked)
-        add_marks(&marks, s);
-    buf_addc(&marks, ']');
+        add_outcomes(&objects, s);
+    add_objects(b, &objects);
+    add_int(b, s ? s->release_from : 0);
 
-    bool whole = buf_cstr(&outcomes) && buf_cstr(&marks);
-    if (whole) {
-        add_int(b, s ? s->b->epoch : 0);
-        add_int(b, s ? count_tried(s) : 0);
-        add_quoted(b, outcomes.p);
-        add_int(b, s ? s->release_from : 0);
-        add_quoted(b, marked ? marks.p : NULL);
+    for (size_t i = 0; s && i < s->n_marks; i++) {
+        const struct hwm *m = &s->marks[i];
+        buf_adds(&objects, i > 0 ? ",{\"stream\":" : "[{\"stream\":");
+        json_quote(&objects, m->stream);
+        buf_addf(&objects, ",\"hi\":%lld,\"lo\":%lld}", (long long)m->hi, (long long)m->lo);
     }
-    buf_release(&marks);
-    buf_release(&outcomes);
-    return whole ? 0 : err_nomem(err);
+    if (s && s->n_marks > 0)
+        add_objects(b, &objects);
+    else
+        add_quoted(b, NULL);
+    buf_release(&objects);
 }
 
 /* Adds the epochs of the claims that the worker holds. */
-static int add_known(struct buf *b, const struct claim_request *req, struct error *err)
+static void add_known(struct buf *b, const struct claim_request *req)
 {
-    struct buf known;
-    buf_init(&known, KNOWN_BYTES);
-    buf_addc(&known, '{');
+    if (req->one_shot) {
+        add_quoted(b, NULL);
+        return;
+    }
+    buf_adds(b, ",\\\"{");
     for (size_t i = 0; i < req->n_known; i++) {
         if (i > 0)
-            buf_addc(&known, ',');
-        buf_addi64(&known, req->known[i]);
+            buf_addc(b, ',');
+        buf_addi64(b, req->known[i]);
     }
-    buf_addc(&known, '}');
-    bool whole = buf_cstr(&known) != NULL;
-    if (whole)
-        add_quoted(b, req->one_shot ? NULL : known.p);
-    buf_release(&known);
-    return whole ? 0 : err_nomem(err);
+    buf_adds(b, "}\\\"");
 }
 
-int pg_request_add(struct buf *list, struct pg_store *st, size_t place, const struct pg_request *q,
-                   struct error *err)
+void pg_request_add(struct buf *list, struct pg_store *st, size_t place, const struct pg_request *q)
 {
     /* A settlement alone requests nothing: max_events 0, and max_attempts 0 takes over nothing. */
     static const struct claim_request nothing;
@@ -280,8 +256,7 @@ int pg_request_add(struct buf *list, struct pg_store *st, size_t place, const st
     buf_addi64(list, (int64_t)place);
     add_quoted(list, q->req ? req->consumer : q->s->consumer);
     add_quoted(list, q->req ? req->owner : q->s->owner);
-    if (add_settlement(list, q, err) != 0)
-        return -1;
+    add_settlement(list, q);
 
     /* -1 means that this process has no other worker to claim the rest, so the claim covers all
      * lanes of a new consumer. */
@@ -293,8 +268,7 @@ int pg_request_add(struct buf *list, struct pg_store *st, size_t place, const st
     add_flag(list, req->parked_first);
     add_flag(list, pg_pulls_in(st, req));
     add_int(list, takes_all ? -1 : req->lane_hint);
-    if (add_known(list, req, err) != 0)
-        return -1;
+    add_known(list, req);
     add_quoted(list, q->req ? store_order_names[req->order] : NULL);
     add_int(list, req->lanes);
     add_quoted(list, req->events ? req->events : "");
@@ -309,11 +283,4 @@ int pg_request_add(struct buf *list, struct pg_store *st, size_t place, const st
     add_int(list, w ? st->ahead.members : 0);
     add_int(list, pg_key_sample());
     buf_adds(list, ")\"");
-    return 0;
-}
-
-const char *pg_request_list(struct buf *list)
-{
-    buf_adds(list, list->n == 0 ? "{}" : "}");
-    return buf_cstr(list);
 }

@@ -134,6 +134,16 @@ const char *pg_copy(const PGresult *r, int row, int col, struct arena *a, bool *
     return s;
 }
 
+bool pg_next_number(const char **list, int64_t *ret)
+{
+    char *end;
+    if (**list != '{' && **list != ',')
+        return false;
+    *ret = strtoll(*list + 1, &end, 10);
+    *list = end;
+    return true;
+}
+
 /* ---- events ----
  *
  * A drain spends most of its client-side time here. */

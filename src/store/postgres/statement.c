@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/buf.h"
 #include "store/postgres/postgres.h"
 
 #define PARAMS_MAX 32
@@ -11,44 +10,49 @@
 
 /* ---- the marks in our SQL ---- */
 
-/* Appends the replacement of the mark at p. Returns the length of the mark; 0 if p is not at
- * one. */
-static size_t add_mark(const struct pg_store *st, const char *p, bool in_literal, struct buf *b)
+static const struct pg_mark *find_mark(const struct pg_mark *marks, const char *p)
 {
-    static const char schema[] = "@schema@", version[] = "@version@";
-    if (strncmp(p, schema, sizeof schema - 1) == 0) {
-        buf_adds(b, in_literal ? st->literal : st->quoted);
-        return sizeof schema - 1;
-    }
-    if (strncmp(p, version, sizeof version - 1) == 0) {
-        buf_addf(b, "%d", PG_SCHEMA_VERSION);
-        return sizeof version - 1;
-    }
-    return 0;
+    for (; marks && marks->mark; marks++)
+        if (strncmp(p, marks->mark, strlen(marks->mark)) == 0)
+            return marks;
+    return NULL;
 }
 
 /* Inside a literal, the single quotes of the schema's name are doubled. A doubled quote inside a
  * literal toggles `literal` twice, so it needs no special case. Comments are skipped, because an
  * apostrophe there begins no literal. */
-char *pg_expand(const struct pg_store *st, const char *sql)
+void pg_fill(struct buf *b, const struct pg_store *st, const char *sql, const struct pg_mark *more)
 {
-    struct buf b;
+    char version[12];
+    const struct pg_mark own[] = {{"@schema@", st->quoted}, {"@version@", version}, {NULL, NULL}};
+    snprintf(version, sizeof version, "%d", PG_SCHEMA_VERSION);
     bool literal = false;
-    buf_init(&b, 1 << 20);
     for (const char *p = sql; *p;) {
+        const struct pg_mark *m = NULL;
         if (*p == '@') {
-            size_t mark = add_mark(st, p, literal, &b);
-            p += mark;
-            if (mark > 0)
-                continue;
+            m = find_mark(own, p);
+            if (!m)
+                m = find_mark(more, p);
+        }
+        if (m) {
+            buf_adds(b, m == own && literal ? st->literal : m->text);
+            p += strlen(m->mark);
+            continue;
         }
         bool comment = !literal && strncmp(p, "--", 2) == 0;
         size_t n = comment ? strcspn(p, "\n") : 1;
         if (*p == '\'')
             literal = !literal;
-        buf_add(&b, p, n);
+        buf_add(b, p, n);
         p += n;
     }
+}
+
+char *pg_expand(const struct pg_store *st, const char *sql)
+{
+    struct buf b;
+    buf_init(&b, 1 << 20);
+    pg_fill(&b, st, sql, NULL);
     const char *whole = buf_cstr(&b);
     char *text = whole ? strdup(whole) : NULL;
     buf_release(&b);
@@ -64,14 +68,20 @@ PGresult *pg_ask(struct pg_store *st, PGconn *db, const char *text)
     return pg_last_result(st, db);
 }
 
+PGresult *pg_checked(struct pg_store *st, PGconn *db, PGresult *r, struct error *err)
+{
+    if (pg_went_well(r))
+        return r;
+    pg_fail(st, db, r, err);
+    PQclear(r);
+    return NULL;
+}
+
 int pg_command(struct pg_store *st, PGconn *db, const char *text, struct error *err)
 {
-    int result = 0;
-    PGresult *r = pg_ask(st, db, text);
-    if (!pg_went_well(r))
-        result = pg_fail(st, db, r, err);
+    PGresult *r = pg_checked(st, db, pg_ask(st, db, text), err);
     PQclear(r);
-    return result;
+    return r ? 0 : -1;
 }
 
 int pg_simple(struct pg_store *st, const char *text, struct error *err)
@@ -80,13 +90,14 @@ int pg_simple(struct pg_store *st, const char *text, struct error *err)
     return pg_command(st, st->db, text, err);
 }
 
-int pg_script(struct pg_store *st, const char *sql, struct error *err)
+int pg_script(struct pg_store *st, const char *sql, const struct pg_mark *more, struct error *err)
 {
-    char *text = pg_expand(st, sql);
-    if (!text)
-        return err_nomem(err);
-    int result = pg_simple(st, text, err);
-    free(text);
+    struct buf b;
+    buf_init(&b, 1 << 20);
+    pg_fill(&b, st, sql, more);
+    const char *text = buf_cstr(&b);
+    int result = text ? pg_simple(st, text, err) : err_nomem(err);
+    buf_release(&b);
     return result;
 }
 
@@ -125,18 +136,13 @@ static int path_change(struct pg_store *st, struct error *err)
 {
     pg_clear_results(st->db);
     PGresult *r = pg_ask(st, st->db, "SELECT pg_catalog.current_setting('search_path'), " SET_PATH);
-    free(st->path_was);
-    st->path_was = NULL;
-    if (!pg_went_well(r)) {
-        pg_fail(st, st->db, r, err);
-        PQclear(r);
+    r = pg_checked(st, st->db, r, err);
+    if (!r)
         return -1;
-    }
+    free(st->path_was);
     st->path_was = strdup(PQgetvalue(r, 0, 0));
     PQclear(r);
-    if (!st->path_was)
-        return err_nomem(err);
-    return 0;
+    return st->path_was ? 0 : err_nomem(err);
 }
 
 /* Restores the application's search_path, if path_change changed it. In a failed transaction this
@@ -185,24 +191,34 @@ struct params {
     int n;
 };
 
+static void add_number(struct params *p, int i, int64_t n)
+{
+    snprintf(p->numbers[i], sizeof p->numbers[i], "%lld", (long long)n);
+    p->values[i] = p->numbers[i];
+}
+
 /* A struct str is sent in binary format, which for text and json is the bytes themselves, so it
  * needs no NUL. */
 static void params_collect(struct params *p, const char *fmt, va_list ap)
 {
-    p->n = 0;
-    for (; *fmt; fmt++) {
+    for (p->n = 0; *fmt; fmt++) {
+        const int64_t *optional;
+        struct str s;
         int i = p->n++;
+        p->values[i] = NULL;
         p->formats[i] = 0;
         p->lengths[i] = 0;
-        if (*fmt == 'i') {
-            snprintf(p->numbers[i], sizeof p->numbers[i], "%lld", (long long)va_arg(ap, int64_t));
-            p->values[i] = p->numbers[i];
-        } else if (*fmt == 'b') {
-            p->values[i] = va_arg(ap, int) ? "t" : "f";
-        } else if (*fmt == 's') {
-            p->values[i] = va_arg(ap, const char *);
-        } else {
-            struct str s = va_arg(ap, struct str);
+        switch (*fmt) {
+        case 'i': add_number(p, i, va_arg(ap, int64_t)); break;
+        case 'o':
+            optional = va_arg(ap, const int64_t *);
+            if (optional)
+                add_number(p, i, *optional);
+            break;
+        case 'b': p->values[i] = va_arg(ap, int) ? "t" : "f"; break;
+        case 's': p->values[i] = va_arg(ap, const char *); break;
+        default:
+            s = va_arg(ap, struct str);
             p->values[i] = s.p;
             p->lengths[i] = (int)s.n;
             p->formats[i] = 1;
@@ -240,15 +256,14 @@ static int prepare_cached(struct pg_store *st, enum pg_link link, struct pg_cach
 
     PGconn *db = conn_of(st, link);
     PGresult *r = NULL;
-    int result = 0;
     if (PQsendPrepare(db, name, c->text, 0, NULL))
         r = pg_last_result(st, db);
-    if (PQresultStatus(r) == PGRES_COMMAND_OK)
-        c->generation[link] = st->generation[link];
-    else
-        result = pg_fail(st, db, r, err);
+    r = pg_checked(st, db, r, err);
     PQclear(r);
-    return result;
+    if (!r)
+        return -1;
+    c->generation[link] = st->generation[link];
+    return 0;
 }
 
 /* Sends a statement and the search_path it needs in one transaction. Like libpq's functions,
@@ -269,6 +284,19 @@ static int send_with_path(struct pg_store *st, const char *text, const struct pa
     return 1;
 }
 
+/* Resets the encoding after a handler changed it on an exposed connection. */
+static int speak_utf8(struct pg_store *st, struct error *err)
+{
+    if (!st->exposed)
+        return 0;
+    if (strcmp(pg_encoding_to_char(PQclientEncoding(st->db)), "UTF8") == 0)
+        return 0;
+    if (PQsetClientEncoding(st->db, "UTF8") == 0)
+        return 0;
+    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
+                     "%s: a handler changed client_encoding, and it cannot be restored", st->shown);
+}
+
 /* Sends a statement on one of our connections. */
 static int send_statement(struct pg_store *st, enum pg_link link, const char *sql,
                           const struct params *p, int binary, struct error *err)
@@ -277,7 +305,7 @@ static int send_statement(struct pg_store *st, enum pg_link link, const char *sq
     int ready = link == PG_READER ? pg_reader_ready(st, err) : pg_ready(st, err);
     if (ready != 0)
         return -1;
-    if (link == PG_MAIN && pg_speak_utf8(st, err) != 0)
+    if (link == PG_MAIN && speak_utf8(st, err) != 0)
         return -1;
     enum path path = path_for(st, link, sql);
     if (path == PATH_CHANGED && path_change(st, err) != 0)
@@ -302,25 +330,15 @@ static int send_statement(struct pg_store *st, enum pg_link link, const char *sq
     return sent ? 0 : pg_fail(st, db, NULL, err);
 }
 
-/* Returns a successful result. Reports and clears a failed one, and returns NULL. */
-static PGresult *checked(struct pg_store *st, PGconn *db, PGresult *r, struct error *err)
-{
-    if (pg_went_well(r))
-        return r;
-    pg_fail(st, db, r, err);
-    PQclear(r);
-    return NULL;
-}
-
 /* Sends a statement and waits for its rows. */
 static PGresult *run_statement(struct pg_store *st, const char *sql, const struct params *p,
-                               int binary, struct error *err)
+                               struct error *err)
 {
-    if (send_statement(st, PG_MAIN, sql, p, binary, err) != 0)
+    if (send_statement(st, PG_MAIN, sql, p, 0, err) != 0)
         return NULL;
     PGresult *r = pg_last_result(st, st->db);
     path_restore(st);
-    return checked(st, st->db, r, err);
+    return pg_checked(st, st->db, r, err);
 }
 
 /* ---- statements ---- */
@@ -329,7 +347,7 @@ PGresult *pg_query(struct pg_store *st, struct error *err, const char *sql, cons
 {
     struct params p;
     COLLECT_PARAMS(&p, fmt);
-    return run_statement(st, sql, &p, 0, err);
+    return run_statement(st, sql, &p, err);
 }
 
 int pg_query_number(struct pg_store *st, struct error *err, int64_t *ret, const char *sql,
@@ -337,7 +355,7 @@ int pg_query_number(struct pg_store *st, struct error *err, int64_t *ret, const 
 {
     struct params p;
     COLLECT_PARAMS(&p, fmt);
-    PGresult *r = run_statement(st, sql, &p, 0, err);
+    PGresult *r = run_statement(st, sql, &p, err);
     if (!r)
         return -1;
     *ret = 0;
@@ -369,30 +387,28 @@ PGresult *pg_finish(struct pg_store *st, struct error *err)
         PQclear(less);
     }
     path_restore(st);
-    return checked(st, st->db, said, err);
+    return pg_checked(st, st->db, said, err);
 }
 
-int pg_exec(struct pg_store *st, struct error *err, int64_t *ret_n, const char *sql,
-            const char *fmt, ...)
+int pg_exec(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...)
 {
     struct params p;
     COLLECT_PARAMS(&p, fmt);
-    PGresult *r = run_statement(st, sql, &p, 0, err);
-    if (!r)
-        return -1;
-    if (ret_n)
-        *ret_n = strtoll(PQcmdTuples(r), NULL, 10);
+    PGresult *r = run_statement(st, sql, &p, err);
     PQclear(r);
-    return 0;
+    return r ? 0 : -1;
 }
 
-PGresult *pg_query_on(struct pg_store *st, PGconn *db, struct error *err, const char *text,
+PGresult *pg_query_on(struct pg_store *st, PGconn *db, struct error *err, const char *sql,
                       const char *fmt, ...)
 {
     struct params p;
     COLLECT_PARAMS(&p, fmt);
+    if (!db)
+        return run_statement(st, sql, &p, err);
+    const char *text = pg_emit_text(st, sql);
     PGresult *r = PQexecParams(db, text, p.n, NULL, p.values, p.lengths, p.formats, 0);
-    return checked(st, db, r, err);
+    return pg_checked(st, db, r, err);
 }
 
 /* ---- rows, one at a time ---- */

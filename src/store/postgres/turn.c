@@ -1,9 +1,7 @@
 /* turn.c: the call that makes turns, and the turn of one consumer in all cases. The decisions are
- * made in sql/postgres/internal/turn.sql; this file sends the request, reads the answer, and reads
- * the events of the claim, ahead of it where possible. turn_many.c has simple turns. */
-#include <stdlib.h>
-
-#include "store/postgres/turn.h"
+ * made in sql/postgres/internal/turn.sql; this file sends the request, reads the answer, and has
+ * the events of the claim read, ahead of it where possible. turn_many.c has simple turns. */
+#include "store/postgres/postgres.h"
 
 #define UNREAD_MAX 5
 #define UNREAD_WAIT 1000  /* ms to the next attempt after events could not be read */
@@ -37,60 +35,30 @@ bool pg_pulls_in(struct pg_store *st, const struct claim_request *req)
 
 /* ---- the call ---- */
 
-/* The columns of an answer, which follow those of an event if the call returns events. */
-enum {
-    A_PLACE,
-    A_LOST,
-    A_PAUSED,
-    A_CHANGED,
-    A_BUSY,
-    A_THROUGH,
-    A_SKIPPED,
-    A_SUSPECT_DUE,
-    A_CRASHED,
-    A_BURIED,
-    A_WAIT_MS,
-    A_NOW_MS,
-    A_EPOCH,
-    A_LANE,
-    A_N,
-    A_SUSPECT,
-    A_HELD,
-    A_KEYS,
-    A_SEEN,
-    A_FLOOR,
-    A_TARGET,
-    A_FROM,
-    A_TO,
-    A_WINDOW_END,
-    A_QUIET,
-    A_MEMBERS,
-    A_COLUMNS
-};
-
 /* When effects of the application are settled, its search_path is in force, so every name is
  * schema-qualified. */
-#define ANSWER \
-    "e.place::bigint, e.lost, e.paused, e.changed, e.busy, e.through, e.skipped, e.suspect_due, " \
-    "e.crashed, e.buried, e.wait_ms, e.now_ms, e.epoch, e.lane::bigint, e.n::bigint, e.suspect, " \
-    "e.held::pg_catalog.text, e.keys::pg_catalog.text, e.seen, e.floor, e.target, e.from_seq, " \
-    "e.to_seq, e.window_end, e.quiet, e.members "
+/* clang-format off */
+#define SQL_COLUMN(column) ", e." #column
+#define SQL_NUMBER(column) ", e." #column "::bigint"
+#define SQL_TEXT(column) ", e." #column "::pg_catalog.text"
+#define ANSWER "e.place::bigint" PG_ANSWER(SQL_COLUMN, SQL_NUMBER, SQL_TEXT) " "
 #define TURNS PG_NAMED "SELECT " PG_EVENT_COLUMNS ", " ANSWER "FROM @schema@._turns"
 static const char any_sql[] = PG_NAMED
     "SELECT " ANSWER "FROM @schema@._turn(($1::@schema@._request[])[1], @version@) e";
 static const char single_sql[] = TURNS "($1, 'single', @version@) e";
 static const char batch_sql[] = TURNS "($1, 'batch', @version@) e";
 
+#define COLUMN(column) A_##column,
+enum { A_PLACE, PG_ANSWER(COLUMN, COLUMN, COLUMN) A_COLUMNS };
+/* clang-format on */
+
 int pg_turn_start(struct pg_store *st, enum pg_path path, struct buf *list, struct error *err)
 {
-    const char *requests = pg_request_list(list);
-    if (!requests)
-        return err_nomem(err);
-    switch (path) {
-    case PATH_SINGLE: return pg_start(st, err, single_sql, "s", requests);
-    case PATH_BATCH: return pg_start(st, err, batch_sql, "s", requests);
-    default: return pg_start(st, err, any_sql, "s", requests);
-    }
+    static const char *const sql[] = {
+        [PATH_ANY] = any_sql, [PATH_SINGLE] = single_sql, [PATH_BATCH] = batch_sql};
+    buf_adds(list, list->n == 0 ? "{}" : "}");
+    const char *requests = buf_cstr(list);
+    return requests ? pg_start(st, err, sql[path], "s", requests) : err_nomem(err);
 }
 
 static bool flag_at(const PGresult *r, int row, int col)
@@ -100,34 +68,12 @@ static bool flag_at(const PGresult *r, int row, int col)
 
 struct pg_answer pg_answer_at(const PGresult *r, int row)
 {
+#define READ_FLAG(column) .column = flag_at(r, row, at + A_##column),
+#define READ_NUMBER(column) .column = pg_binary_int8(r, row, at + A_##column),
+#define READ_TEXT(column) .column = pg_str(r, row, at + A_##column),
     int at = PQnfields(r) - A_COLUMNS;
-    struct pg_answer a = {.place = (size_t)pg_binary_int8(r, row, at + A_PLACE),
-                          .lost = flag_at(r, row, at + A_LOST),
-                          .paused = flag_at(r, row, at + A_PAUSED),
-                          .changed = flag_at(r, row, at + A_CHANGED),
-                          .busy = flag_at(r, row, at + A_BUSY),
-                          .through = flag_at(r, row, at + A_THROUGH),
-                          .skipped = flag_at(r, row, at + A_SKIPPED),
-                          .suspect_due = flag_at(r, row, at + A_SUSPECT_DUE),
-                          .crashed = pg_binary_int8(r, row, at + A_CRASHED),
-                          .buried = pg_binary_int8(r, row, at + A_BURIED),
-                          .wait_ms = pg_binary_int8(r, row, at + A_WAIT_MS),
-                          .now_ms = pg_binary_int8(r, row, at + A_NOW_MS),
-                          .epoch = pg_binary_int8(r, row, at + A_EPOCH),
-                          .lane = pg_binary_int8(r, row, at + A_LANE),
-                          .n = (size_t)pg_binary_int8(r, row, at + A_N),
-                          .suspect = flag_at(r, row, at + A_SUSPECT),
-                          .held = pg_str(r, row, at + A_HELD),
-                          .keys = pg_str(r, row, at + A_KEYS),
-                          .seen = pg_str(r, row, at + A_SEEN),
-                          .floor = pg_binary_int8(r, row, at + A_FLOOR),
-                          .target = pg_str(r, row, at + A_TARGET),
-                          .from = pg_binary_int8(r, row, at + A_FROM),
-                          .to = pg_binary_int8(r, row, at + A_TO),
-                          .window_end = pg_binary_int8(r, row, at + A_WINDOW_END),
-                          .quiet = flag_at(r, row, at + A_QUIET),
-                          .members = pg_binary_int8(r, row, at + A_MEMBERS),
-                          .row = row,
+    struct pg_answer a = {PG_ANSWER(READ_FLAG, READ_NUMBER, READ_TEXT).row = row,
+                          .place = (size_t)pg_binary_int8(r, row, at + A_PLACE),
                           .has_events = at > 0};
     int rows = PQntuples(r);
     for (int i = row; i < rows; i++) {
@@ -154,9 +100,8 @@ static PGresult *make_turn(struct turning *t, const struct settlement *s,
                            .n_ahead = t->have ? t->c.n : 0};
     struct buf list;
     buf_init(&list, REQUEST_BYTES);
-    int result = pg_request_add(&list, t->st, 0, &q, err);
-    if (result == 0)
-        result = pg_turn_start(t->st, PATH_ANY, &list, err);
+    pg_request_add(&list, t->st, 0, &q);
+    int result = pg_turn_start(t->st, PATH_ANY, &list, err);
     buf_release(&list);
     if (result != 0)
         return NULL;
@@ -234,56 +179,6 @@ void pg_put_back(struct pg_store *st, const struct claim_request *req, struct ba
 
 /* ---- from the result to a batch ---- */
 
-/* Counts the numbers up to `last` in {seq,seq,...}, which is in order. */
-static size_t listed_up_to(const char *seqs, int64_t last)
-{
-    size_t n = 0;
-    const char *p = seqs;
-    while (*p == '{' || *p == ',') {
-        char *end;
-        if (strtoll(p + 1, &end, 10) > last)
-            break;
-        n++;
-        p = end;
-    }
-    return n;
-}
-
-/* Reads parked events, by the result's list if it has one. A dead letter that was sent back may
- * have been trimmed, and is then found only through the claim. */
-static int fetch_parked(struct turning *t, const struct pg_answer *an, struct error *err)
-{
-    struct pg_listed listed = {an->held, an->keys};
-    if (listed.seqs) {
-        if (pg_read_listed(t->st, t->req, &listed, t->a, &t->c, err) != 0)
-            return -1;
-        size_t there = an->n;
-        if (t->c.cut)
-            there = listed_up_to(listed.seqs, t->c.last);
-        if (t->c.scanned == there)
-            return 0;
-    }
-    return pg_read_parked(t->st, t->req, t->b->epoch, t->a, &t->c, err);
-}
-
-/* Reads the events of a claim that was not read ahead. If memory runs out, the claim is cut
- * there. */
-static int fetch_events(struct turning *t, const struct pg_answer *an, const struct pg_window *w,
-                        struct error *err)
-{
-    int result;
-    if (t->b->parked)
-        result = fetch_parked(t, an, err);
-    else
-        result = pg_read_window(t->st, t->req, an->members, w, an->n, t->a, &t->c, err);
-    if (result != 0)
-        return -1;
-    if (!t->c.cut)
-        return 0;
-    t->b->to = t->c.last;
-    return pg_shrink(t->st, t->req, t->b->epoch, t->c.last, err);
-}
-
 /* Makes sure that the events of the claim are in t->c, read ahead or now. Then starts reading ahead
  * after them. */
 static int get_events(struct turning *t, const struct pg_answer *an, struct error *err)
@@ -307,8 +202,13 @@ static int get_events(struct turning *t, const struct pg_answer *an, struct erro
         pg_ahead_keep(t->st, t->a, &t->c, &t->in);
     else if (!b->parked)
         pg_ahead_forget(t->st);
-    if (fetch_events(t, an, &w, err) != 0)
+    if (pg_read_claim(t->st, t->req, an, &w, t->a, &t->c, err) != 0)
         return -1;
+    if (t->c.cut) { /* memory ran out: the claim ends there */
+        b->to = t->c.last;
+        if (pg_shrink(t->st, t->req, b->epoch, b->to, err) != 0)
+            return -1;
+    }
     pg_cache_of(t->st, t->req)->unread = 0;
     w.to = b->to;
     bool more_may_come = !b->parked && !t->req->one_shot && !t->req->no_readahead;
@@ -330,8 +230,8 @@ static int take_batch(struct turning *t, const struct pg_answer *an, struct erro
                         .blamed = an->suspect && t->req->suspect == SUSPECT_TAKE,
                         .lane = parked ? 0 : (int)an->lane,
                         .epoch = an->epoch,
-                        .from = an->from,
-                        .to = an->to};
+                        .from = an->from_seq,
+                        .to = an->to_seq};
     if (get_events(t, an, err) != 0) {
         pg_put_back(t->st, t->req, b);
         return -1;
@@ -426,6 +326,19 @@ void pg_unread(struct batch *b, struct claim_hint *hint)
     hint->wait_ms = UNREAD_WAIT;
 }
 
+/* Tells the session that others wait for it, so that it does not wait long for a consumer locked by
+ * another session. */
+static int be_brief(struct pg_store *st, struct error *err)
+{
+    bool set = st->brief_at == st->generation[PG_MAIN];
+    if (set || st->pooled)
+        return 0;
+    if (pg_simple(st, "SET outbox.brief = 'on'", err) != 0)
+        return -1;
+    st->brief_at = st->generation[PG_MAIN];
+    return 0;
+}
+
 int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost,
             const struct claim_request *req, struct arena *a, struct batch *ret_batch,
             struct claim_hint *ret_hint, struct error *err)
@@ -440,7 +353,7 @@ int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost,
     if (pg_check_open(st, err) != 0)
         return -1;
 
-    if (req && req->no_readahead && pg_be_brief(st, err) != 0)
+    if (req && req->no_readahead && be_brief(st, err) != 0)
         return -1;
     if (claiming && !req->one_shot && !req->no_readahead)
         t.have = pg_ahead_take(st, req, a, &t.c, &t.in);
@@ -496,18 +409,17 @@ int pg_settle(struct store *base, const struct settlement *s, bool *ret_lost, st
 int pg_shrink(struct pg_store *st, const struct claim_request *req, int64_t epoch, int64_t last,
               struct error *err)
 {
-    return pg_exec(st, err, NULL, "SELECT @schema@._shrink($1, $2, $3, $4)", "ssii", req->consumer,
+    return pg_exec(st, err, "SELECT @schema@._shrink($1, $2, $3, $4)", "ssii", req->consumer,
                    req->owner, epoch, last);
 }
 
 int pg_extend(struct store *base, const struct claim_lease *l, bool *ret_lost, struct error *err)
 {
-    PGresult *r = pg_query(pg_of(base), err, "SELECT @schema@.extend($1, $2, $3, $4, $5)", "ssiib",
-                           l->consumer, l->owner, l->epoch, l->lease_ms, l->absolve);
-    if (!r)
+    int64_t extended;
+    if (pg_query_number(pg_of(base), err, &extended, "SELECT @schema@.extend($1, $2, $3, $4, $5)",
+                        "ssiib", l->consumer, l->owner, l->epoch, l->lease_ms, l->absolve) != 0)
         return -1;
-    *ret_lost = !pg_true(r, 0, 0);
-    PQclear(r);
+    *ret_lost = !extended;
     return 0;
 }
 

@@ -6,7 +6,7 @@
 
 #include "base/json.h"
 #include "base/num.h"
-#include "store/postgres/turn.h"
+#include "store/postgres/postgres.h"
 
 #define REQUEST_BYTES (64 << 20)
 #define SHRINK_BYTES (1 << 20)
@@ -83,21 +83,21 @@ static PGresult *ask(struct pg_store *st, enum pg_path path, const struct batche
                      struct error *err)
 {
     struct buf list;
-    int result = 0;
+    PGresult *r = NULL;
     buf_init(&list, REQUEST_BYTES);
-    for (size_t i = 0; i < n && result == 0; i++) {
+    for (size_t i = 0; i < n; i++) {
         if (!may_be_simple(&t[i]) || asked_before(t, i))
             continue;
         struct pg_request q = {.s = t[i].s, .req = t[i].req, .max_events = t[i].req->max_events};
         if (path == PATH_BATCH)
             q.max_events = max_events_of(st, t[i].req);
-        result = pg_request_add(&list, st, i, &q, err);
+        pg_request_add(&list, st, i, &q);
     }
     bool any = list.n > 0;
-    if (result == 0 && any)
-        result = pg_turn_start(st, path, &list, err);
+    if (any && pg_turn_start(st, path, &list, err) == 0)
+        r = pg_finish(st, err);
     buf_release(&list);
-    return result == 0 && any ? pg_finish(st, err) : NULL;
+    return r;
 }
 
 /* ---- the answer ---- */
@@ -113,8 +113,8 @@ static void take_answer(struct pg_store *st, struct part *p)
     t->hint = (struct claim_hint){.wait_ms = -1};
     if (p->answer.n > 0) {
         t->batch.epoch = p->answer.epoch;
-        t->batch.from = p->answer.from;
-        t->batch.to = p->answer.to;
+        t->batch.from = p->answer.from_seq;
+        t->batch.to = p->answer.to_seq;
         t->hint.quiet = p->answer.quiet;
     } else {
         t->hint.through = p->answer.through;
@@ -127,7 +127,7 @@ static void take_answer(struct pg_store *st, struct part *p)
 static bool same_place(const struct part *a, const struct part *b)
 {
     const struct pg_answer *x = &a->answer, *y = &b->answer;
-    if (x->floor != y->floor || x->from != y->from)
+    if (x->floor != y->floor || x->from_seq != y->from_seq)
         return false;
     return strcmp(x->seen, y->seen) == 0 && strcmp(x->target, y->target) == 0;
 }
@@ -145,7 +145,7 @@ static int offer_event(struct part *p, const PGresult *r, int row, const struct 
 {
     const struct claim_request *req = p->turn->req;
     struct pg_chunk *c = &p->c;
-    if (c->cut || ev->seq > p->answer.to)
+    if (c->cut || ev->seq > p->answer.to_seq)
         return 0;
     if (c->bytes >= req->max_bytes && c->scanned > 0) {
         c->cut = true;
@@ -195,12 +195,12 @@ static int read_place(struct reading *g, struct error *err)
 {
     const struct pg_answer *at = &g->first->answer;
     struct pg_window w = {
-        .seen = at->seen, .target = at->target, .floor = at->floor, .from = at->from};
+        .seen = at->seen, .target = at->target, .floor = at->floor, .from = at->from_seq};
     for (size_t i = 0; i < g->n; i++) {
-        if (has_claim_here(g, &g->part[i]) && g->part[i].answer.to > w.to)
-            w.to = g->part[i].answer.to;
+        if (has_claim_here(g, &g->part[i]) && g->part[i].answer.to_seq > w.to)
+            w.to = g->part[i].answer.to_seq;
     }
-    if (pg_read_all(g->st, &w, SIZE_MAX >> 1, err) != 0)
+    if (pg_window_send(g->st, PG_MAIN, NULL, 0, &w, SIZE_MAX >> 1, err) != 0)
         return -1;
 
     PGresult *row;
@@ -276,7 +276,7 @@ static void shrink_all(struct pg_store *st, struct part *part, size_t n)
 
     const char *text = buf_cstr(&b);
     bool many = cut > 1 && text;
-    bool done = many && pg_exec(st, &ignored, NULL, shrink_sql, "s", text) == 0;
+    bool done = many && pg_exec(st, &ignored, shrink_sql, "s", text) == 0;
     for (size_t i = 0; done && i < n; i++)
         part[i].shrunk = part[i].c.cut;
     buf_release(&b);

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/buf.h"
 #include "base/num.h"
 #include "base/text.h"
 #include "base/url.h"
@@ -13,28 +12,6 @@
 #define ANSWER_MS 60000
 #define NAME_MAX_BYTES 63             /* of an identifier; PostgreSQL cuts longer ones */
 #define NOWHERE "/nonexistent/outbox" /* a socket that does not exist */
-
-/* ---- our parameters ---- */
-
-/* Reads a parameter of the query part if it is one of ours, and returns whether it is. Clears *ok
- * if the value is empty or malformed. */
-static bool read_ours(struct pg_store *st, const char *p, size_t n, bool *ok)
-{
-    static const char *const names[] = {"schema=", "tenant=", "answer_timeout="};
-    char **to[] = {&st->schema, &st->tenant, &st->answer};
-    for (int i = 0; i < 3; i++) {
-        size_t len = strlen(names[i]);
-        if (n < len || strncmp(p, names[i], len) != 0)
-            continue;
-        free(*to[i]);
-        *to[i] = url_decoded((struct str){p + len, n - len});
-        bool usable = *to[i] && **to[i];
-        if (!usable)
-            *ok = false;
-        return true;
-    }
-    return false;
-}
 
 /* ---- splitting ---- */
 
@@ -75,13 +52,23 @@ static char *copy_of(struct buf *b)
 
 /* Reads our parameters and appends the others to b. False: a value of ours is empty or malformed.
  */
-static bool split_query(struct pg_store *st, const char *query, struct buf *b)
+static bool split_query(struct pg_store *st, char **answer, const char *query, struct buf *b)
 {
+    static const char *const names[] = {"schema=", "tenant=", "answer_timeout="};
+    char **to[] = {&st->schema, &st->tenant, answer};
     bool ok = true;
     char glue = '?';
     for (const char *p = query; *p;) {
         size_t n = strcspn(p, "&");
-        if (!read_ours(st, p, n, &ok)) {
+        int i = 0;
+        while (i < 3 && strncmp(p, names[i], strlen(names[i])) != 0)
+            i++;
+        if (i < 3) {
+            size_t name = strlen(names[i]);
+            free(*to[i]);
+            *to[i] = url_decoded((struct str){p + name, n - name});
+            ok = ok && *to[i] && **to[i];
+        } else {
             buf_addc(b, glue);
             buf_add(b, p, n);
             glue = '&';
@@ -94,10 +81,12 @@ static bool split_query(struct pg_store *st, const char *query, struct buf *b)
 }
 
 /* Separates our parameters from libpq's. */
-static int split_url(struct pg_store *st, const char *url, struct error *err)
+static int split_url(struct pg_store *st, struct error *err)
 {
+    const char *url = st->url;
     struct buf b;
     const char *query = NULL;
+    char *answer = NULL; /* the value of answer_timeout */
     bool ok = true;
     if (find_query(url, &query, err) != 0)
         return -1;
@@ -105,21 +94,25 @@ static int split_url(struct pg_store *st, const char *url, struct error *err)
     buf_init(&b, 1 << 16);
     if (query) {
         buf_add(&b, url, (size_t)(query - url));
-        ok = split_query(st, query + 1, &b);
+        ok = split_query(st, &answer, query + 1, &b);
     } else {
         buf_adds(&b, url);
     }
     st->conninfo = copy_of(&b);
     buf_release(&b);
 
-    if (!ok)
-        return err_set(err, ERR_CONFIG,
-                       "the store's schema, tenant or answer_timeout is empty or not properly "
-                       "percent-encoded");
+    int result = 0;
     st->answer_ms = ANSWER_MS;
-    if (st->answer && text_duration(st->answer, &st->answer_ms, err) != 0)
-        return err_prefix(err, "answer_timeout in the store's URL");
-    return st->conninfo ? 0 : err_nomem(err);
+    if (!ok)
+        result = err_set(err, ERR_CONFIG,
+                         "the store's schema, tenant or answer_timeout is empty or not properly "
+                         "percent-encoded");
+    else if (answer && text_duration(answer, &st->answer_ms, err) != 0)
+        result = err_prefix(err, "answer_timeout in the store's URL");
+    else if (!st->conninfo)
+        result = err_nomem(err);
+    free(answer);
+    return result;
 }
 
 /* ---- libpq's part ---- */
@@ -252,9 +245,9 @@ static int quote_schema(struct pg_store *st, struct error *err)
     return st->quoted && st->literal ? 0 : err_nomem(err);
 }
 
-int pg_url_read(struct pg_store *st, const char *url, struct error *err)
+int pg_url_read(struct pg_store *st, struct error *err)
 {
-    if (split_url(st, url, err) != 0)
+    if (split_url(st, err) != 0)
         return -1;
     if (read_conninfo(st, err) != 0)
         return -1;

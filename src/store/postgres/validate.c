@@ -40,12 +40,14 @@ static PGresult *describe(struct pg_store *st, const struct pg_store *of, struct
 
 /* ---- reporting ---- */
 
-enum difference { EXTRA, MISSING, CHANGED };
+enum difference { EXTRA, SHADOW, MISSING, CHANGED };
 
 static const struct {
     const char *name, *text, *advice;
 } differences[] = {
     [EXTRA] = {"extra", "was not created by this program", "drop it, unless you need it"},
+    [SHADOW] = {"extra", "has the name of one of the outbox's: calls are ambiguous",
+                "drop it if it is of an earlier version; otherwise move it to another schema"},
     [MISSING] = {"missing", "is missing", "create it as in the output of `outbox migrate gen`"},
     [CHANGED] = {"changed", "differs from the one this program creates",
                  "create it as in the output of `outbox migrate gen`"},
@@ -57,7 +59,8 @@ static void report_difference(const PGresult *r, int row, enum difference d, fin
     /* Extra objects of these kinds cannot interfere with ours. */
     static const char *const harmless[] = {"table", "view", "sequence", "index", "function"};
     char text[300];
-    snprintf(text, sizeof text, "%s %s %s", kind_of(r, row), name_of(r, row), differences[d].text);
+    snprintf(text, sizeof text, "%s %.200s %s", kind_of(r, row), name_of(r, row),
+             differences[d].text);
     struct finding f = {.level = FINDING_PROBLEM,
                         .name = differences[d].name,
                         .text = text,
@@ -68,21 +71,6 @@ static void report_difference(const PGresult *r, int row, enum difference d, fin
             f.advice = NULL;
         }
     }
-    visit(ctx, &f);
-}
-
-/* Reports a foreign function with the name of one of ours. */
-static void report_shadow(const PGresult *r, int row, finding_visit *visit, void *ctx)
-{
-    char text[300];
-    snprintf(text, sizeof text,
-             "function %.200s has the name of one of the outbox's: calls are ambiguous",
-             name_of(r, row));
-    struct finding f = {
-        .level = FINDING_PROBLEM,
-        .name = differences[EXTRA].name,
-        .text = text,
-        .advice = "drop it if it is of an earlier version; otherwise move it to another schema"};
     visit(ctx, &f);
 }
 
@@ -139,7 +127,7 @@ static void compare_outboxes(const PGresult *there, const PGresult *ours, findin
             bool shadows = is_kind(there, i, "function") &&
                            has_object(ours, "function", name, strcspn(name, "(") + 1, false);
             if (shadows)
-                report_shadow(there, i, visit, ctx);
+                report_difference(there, i, SHADOW, visit, ctx);
             else if (!of_other_table(there, i, ours))
                 report_difference(there, i, EXTRA, visit, ctx);
             i++;
@@ -196,7 +184,7 @@ static int describe_both(struct pg_store *st, PGresult **ret_there, PGresult **r
 int pg_validate(struct store *base, finding_visit *visit, void *ctx, struct error *err)
 {
     PGresult *there, *ours;
-    if (pg_begin(base, err) != 0)
+    if (pg_begin_own(base, err) != 0)
         return -1;
     int result = describe_both(pg_of(base), &there, &ours, err);
     pg_rollback(base);

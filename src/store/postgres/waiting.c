@@ -116,32 +116,21 @@ static size_t place_of(const struct keys *k, int64_t key)
     return i;
 }
 
-static bool before_a_number(char c)
-{
-    return c == '{' || c == ',';
-}
-
-/* Reads {key,key,...}. An event without a key holds up no others: 0 is left out. */
+/* Reads a list of keys. An event without a key holds up no others: 0 is left out. */
 static int read_keys(const char *text, struct keys *k, struct error *err)
 {
-    size_t places = 2;
+    size_t n = 1;
     for (const char *p = text; *p; p++)
-        places += before_a_number(*p) ? 2 : 0;
+        n += *p == ',';
     size_t size = 4;
-    while (size < places)
+    while (size < 2 * n)
         size *= 2;
     *k = (struct keys){.at = calloc(size, sizeof *k->at), .mask = size - 1};
     if (!k->at)
         return err_nomem(err);
-
-    const char *p = text;
-    while (before_a_number(*p)) {
-        char *end;
-        int64_t key = strtoll(p + 1, &end, 10);
+    for (int64_t key; pg_next_number(&text, &key);)
         if (key != 0)
             k->at[place_of(k, key)] = key;
-        p = end;
-    }
     return 0;
 }
 
@@ -179,13 +168,10 @@ static struct event *find_event(const struct batch *b, int64_t seq)
 
 static void mark_by_seq(struct batch *b, const char *held)
 {
-    const char *p = held;
-    while (before_a_number(*p)) {
-        char *end;
-        struct event *ev = find_event(b, strtoll(p + 1, &end, 10));
+    for (int64_t seq; pg_next_number(&held, &seq);) {
+        struct event *ev = find_event(b, seq);
         if (ev)
             ev->behind = true;
-        p = end;
     }
 }
 

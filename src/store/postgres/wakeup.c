@@ -20,11 +20,6 @@
 #define FOREIGN_WAIT 1000
 #define LISTENER_WAIT 10000 /* ms; if the holder's process dies, listeners are not notified */
 
-void pg_wakeup_init(struct pg_wakeup *w)
-{
-    w->readable_fd = -1;
-}
-
 void pg_wakeup_release(struct pg_wakeup *w)
 {
     if (w->readable_fd >= 0)
@@ -117,17 +112,6 @@ static int listen_once(struct pg_store *st, struct error *err)
 
 /* ---- sleeping and waking up ---- */
 
-/* Notes that producers, or the holder, will notify. Returns whether to poll once more: either the
- * lock is new to this session, so an emit that committed just before did not notify; or the holder
- * woke up, and its sweep may have found events that no producer notified of. */
-static bool note_asleep(struct pg_wakeup *w, bool state_is_new)
-{
-    bool again = state_is_new || w->holder_moved;
-    w->backoff_ms = 0;
-    w->holder_moved = false;
-    return again;
-}
-
 /* Requests the lock. A relay with a long sweep polls once more when it starts, when it reconnects,
  * and whenever another relay that holds the lock wakes up. A listener that was notified, or whose
  * wait has ended, requests the lock again, because the holder may have woken up. */
@@ -166,15 +150,16 @@ int pg_wakeup_sleep(struct pg_store *st, bool *ret_again, int64_t *poll_in_ms, s
         return 0;
     }
     w->foreign_lock_holder[0] = '\0';
-    if (answer == 'h') {
-        w->state = WAKEUP_HOLDER;
-        *ret_again = note_asleep(w, true);
-        return 0;
-    }
-    if (answer == 'l') {
-        w->state = WAKEUP_LISTENER;
-        *ret_again = note_asleep(w, !listener);
-        *poll_in_ms = LISTENER_WAIT;
+    bool holder = answer == 'h';
+    if (holder || answer == 'l') {
+        /* Producers, or the holder, notify from now on. Poll once more if the lock is new to this
+         * session, so that an emit which committed just before did not notify; or if the holder
+         * woke up, and its sweep may have found events that no producer notified of. */
+        *ret_again = holder || !listener || w->holder_moved;
+        *poll_in_ms = holder ? 0 : LISTENER_WAIT;
+        w->state = holder ? WAKEUP_HOLDER : WAKEUP_LISTENER;
+        w->backoff_ms = 0;
+        w->holder_moved = false;
         return 0;
     }
     /* A transaction has emitted and not committed yet: back off. */
@@ -197,7 +182,7 @@ int pg_wakeup_found(struct pg_store *st, size_t n, bool all, bool *ret_quiet, st
         return 0;
 
     bool holder = w->state == WAKEUP_HOLDER;
-    int result = pg_exec(st, err, NULL, "SELECT @schema@.wakeup_release($1)", "b", holder);
+    int result = pg_exec(st, err, "SELECT @schema@.wakeup_release($1)", "b", holder);
     w->state = WAKEUP_AWAKE;
     return result;
 }
