@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
-#include "base/hash.h"
+#include "base/str.h"
 
 static int64_t read_ns(clockid_t id)
 {

@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-#include "base/char.h"
-#include "base/decimal.h"
+#include "base/num.h"
+#include "base/utf8.h"
 
 /* ---- tokens ---- */
 
@@ -618,7 +618,7 @@ bool json_get(struct json o, struct str name, struct json *ret)
 
 bool json_int(struct json v, int64_t *ret)
 {
-    return v.type == JSON_NUMBER && decimal_int(v.raw, ret);
+    return v.type == JSON_NUMBER && num_int(v.raw, ret);
 }
 
 bool json_equal(struct json a, struct json b)
@@ -628,7 +628,7 @@ bool json_equal(struct json a, struct json b)
     if (a.type == JSON_STRING)
         return string_equal(a.raw, b.raw);
     if (a.type == JSON_NUMBER)
-        return decimal_equal(a.raw, b.raw);
+        return num_equal(a.raw, b.raw);
     return str_eq(a.raw, b.raw);
 }
 

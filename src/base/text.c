@@ -5,8 +5,6 @@
 #include <string.h>
 #include <strings.h>
 
-#include "base/char.h"
-#include "base/decimal.h"
 #include "base/num.h"
 #include "base/utf8.h"
 
@@ -40,7 +38,7 @@ static bool read_digits(const char **p, int64_t *ret)
 
     int64_t v = 0;
     for (; char_is_digit(**p); ++*p) {
-        if (!decimal_push(&v, **p - '0'))
+        if (!num_push(&v, **p - '0'))
             v = INT64_MAX;
     }
     *ret = v;
@@ -163,7 +161,7 @@ int text_int(const char *s, int64_t min, int64_t max, int64_t *ret, struct error
         int digit = *p - '0';
         if (negative)
             digit = -digit; /* INT64_MIN has no positive counterpart to count up to */
-        fits = decimal_push(&v, digit);
+        fits = num_push(&v, digit);
     }
     if (!fits || v < min || v > max)
         return err_set(err, ERR_CONFIG,

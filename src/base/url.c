@@ -3,10 +3,10 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "base/char.h"
 #include "base/fd.h"
 #include "base/option.h"
 #include "base/text.h"
+#include "base/utf8.h"
 
 #define PASSWORD_MAX 4096
 #define PARAM_MAX 2048

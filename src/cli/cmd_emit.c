@@ -12,7 +12,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "cli/cli.h"
-#include "event/ndjson.h"
+#include "event/event_json.h"
 
 #define LINES_PER_TRANSACTION 1000
 /* Room in a line besides the payload: headers, keys, names. */
@@ -248,7 +248,7 @@ static int bulk_line(struct bulk *k, struct str line, struct error *err)
     bool duplicate = false;
     arena_reset(&k->arena);
     struct event_limits limits = {k->cli->settings.payload_max, clock_wall(&clock_system)};
-    if (ndjson_read(line, limits.now, &k->arena, &ev, err) != 0)
+    if (event_line_read(line, limits.now, &k->arena, &ev, err) != 0)
         return -1;
     if (event_check(&ev, &limits, err) != 0)
         return -1;

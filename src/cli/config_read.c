@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/char.h"
 #include "base/ini.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "cli/cli.h"
 
 /* ---- the config file ---- */

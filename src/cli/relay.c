@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "admin/access.h"
-#include "base/array.h"
+#include "base/arena.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/num.h"

@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/char.h"
 #include "base/clock.h"
-#include "base/hash.h"
 #include "base/json.h"
 #include "base/num.h"
+#include "base/str.h"
+#include "base/utf8.h"
 
 #define NO_ESCAPE 0x10000ul /* outside the range of four hex digits */
 

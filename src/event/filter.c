@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "base/arena.h"
-#include "base/char.h"
 #include "base/json.h"
+#include "base/utf8.h"
 
 #define FILTER_MAX_DEPTH 64          /* nesting of parentheses and "not" */
 #define FILTER_MAX_BYTES (64 * 1024) /* limit on the patterns, or on the predicate */

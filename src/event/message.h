@@ -13,7 +13,7 @@ enum message_format {
     MESSAGE_STRUCTURED,  /* a CloudEvent as one JSON object */
     MESSAGE_DEBEZIUM,    /* the payload, with the id in a header, as by Debezium's router */
     MESSAGE_JSON,        /* the line written by file:, without its line feed */
-    MESSAGE_CONTRACT,    /* the envelope of event/envelope.h */
+    MESSAGE_CONTRACT,    /* the envelope of event/event_json.h */
 };
 
 /* message_formats lists the names of the formats, for option_choice: plain, cloudevents,
@@ -45,7 +45,7 @@ struct message_style {
 /* message_make fills in *ret, whose strings are borrowed from the event or live in `text` until
  * `text` is reused. `destination` is the name of the stream, topic, subject or queue, for
  * MESSAGE_CONTRACT; consumer and attempt are for MESSAGE_JSON. Fails with ERR_INVALID if the event
- * can never be expressed; otherwise with ERR_NOMEM.
+ * can never be expressed; otherwise with ERR_NOMEM; *ret is undefined then.
  *
  * MESSAGE_PLAIN has the headers id, type, aggregate_type, aggregate_id, key, seq, version, time and
  * tenant, if the event has them. It also has the event's own headers under their names, except for

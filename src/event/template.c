@@ -232,8 +232,8 @@ static int add_value(struct writing *w, const struct part *p, struct error *err)
 }
 
 /* On failure, may leave part of the name in b. */
-int template_write_escaped(const struct template *t, const struct event *ev,
-                           template_escape *escape, struct buf *b, struct error *err)
+int template_write(const struct template *t, const struct event *ev, template_escape *escape,
+                   struct buf *b, struct error *err)
 {
     struct writing w = {.ev = ev, .escape = escape, .b = b};
     size_t before = b->n;
@@ -273,10 +273,4 @@ int template_pattern(const struct template *t, const char *special, struct buf *
     if (b->failed)
         return err_nomem(err);
     return 0;
-}
-
-int template_write(const struct template *t, const struct event *ev, struct buf *b,
-                   struct error *err)
-{
-    return template_write_escaped(t, ev, NULL, b, err);
 }

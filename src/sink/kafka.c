@@ -105,7 +105,7 @@ const char *kafka_topic_name(struct kafka_sink *k, const struct event *ev, struc
     if (k->fixed && k->topic[0] != '\0')
         return k->topic;
     buf_clear(&k->topic_name);
-    if (template_write(k->name, ev, &k->topic_name, err) != 0)
+    if (template_write(k->name, ev, NULL, &k->topic_name, err) != 0)
         return NULL;
     bool fits = escape_name((struct str){k->topic_name.p, k->topic_name.n}, k->topic);
     bool reserved = fits && (strcmp(k->topic, ".") == 0 || strcmp(k->topic, "..") == 0);

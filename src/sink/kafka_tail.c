@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/hash.h"
 #include "base/num.h"
+#include "base/str.h"
 #include "base/text.h"
 #include "base/uuid7.h"
 #include "sink/kafka_impl.h"

@@ -286,7 +286,7 @@ static int check_size(const struct builder *m, size_t payload, struct error *err
 const char *nats_message_subject(struct nats_sink *n, const struct event *ev, struct error *err)
 {
     buf_clear(&n->name);
-    if (template_write_escaped(n->subject, ev, nats_subject_escape, &n->name, err) != 0)
+    if (template_write(n->subject, ev, nats_subject_escape, &n->name, err) != 0)
         return NULL;
     const char *subject = buf_cstr(&n->name);
     if (!subject)

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "base/hash.h"
+#include "base/str.h"
 #include "base/text.h"
 #include "sink/nats_link.h"
 

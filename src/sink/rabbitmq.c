@@ -20,7 +20,7 @@
 static int write_key(struct rabbitmq_sink *r, const struct event *ev, struct error *err)
 {
     buf_clear(&r->name);
-    if (template_write(r->key, ev, &r->name, err) != 0)
+    if (template_write(r->key, ev, NULL, &r->name, err) != 0)
         return -1;
     if (r->name.n > RABBIT_SHORT_MAX)
         return err_set(err, ERR_INVALID, "its routing key has %zu bytes; the limit of AMQP is %d",

@@ -89,7 +89,7 @@ static const char *show_key(struct rabbitmq_sink *r, const struct event *ev, cha
 {
     struct error ignored;
     buf_clear(&r->name);
-    if (template_write(r->key, ev, &r->name, &ignored) != 0)
+    if (template_write(r->key, ev, NULL, &r->name, &ignored) != 0)
         return "?";
     text_clean(out, KEY_SHOWN, r->name.p, r->name.n);
     return out;

@@ -211,7 +211,7 @@ void redis_settings_release(struct redis_settings *s)
 static struct stream *find_stream(struct redis_sink *r, const struct event *ev, struct error *err)
 {
     buf_clear(&r->stream_name);
-    if (template_write(r->name, ev, &r->stream_name, err) != 0)
+    if (template_write(r->name, ev, NULL, &r->stream_name, err) != 0)
         return NULL;
     struct stream *st = window_marks_get(&r->b.marks,
                                          (struct str){r->stream_name.p, r->stream_name.n});

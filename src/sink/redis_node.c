@@ -359,7 +359,7 @@ bool redis_node_goes_to(struct redis_sink *r, const struct event *ev, const stru
     if (r->fixed)
         return true;
     buf_clear(&r->stream_name);
-    if (template_write(r->name, ev, &r->stream_name, &err) != 0)
+    if (template_write(r->name, ev, NULL, &r->stream_name, &err) != 0)
         return false;
     return str_eq((struct str){r->stream_name.p, r->stream_name.n}, (struct str){st->name, st->n});
 }

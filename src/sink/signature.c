@@ -11,8 +11,8 @@
 #include <sys/random.h>
 
 #include "base/base64.h"
-#include "base/char.h"
 #include "base/fd.h"
+#include "base/utf8.h"
 
 #define SECRET_MIN 24
 #define SECRET_MAX 64

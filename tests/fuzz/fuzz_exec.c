@@ -1,7 +1,7 @@
 /* The environment of a command, for any event fields. The input is fields separated by 0xff and, as
  * an envelope from a stream, an event. Each entry is one of ours, with the field behind its name,
  * or the event is refused. */
-#include "event/envelope.h"
+#include "event/event_json.h"
 #include "fuzz.h"
 #include "sink/exec_env.h"
 
@@ -82,7 +82,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     try_event(&ev);
 
     buf_init(&text, 1 << 24);
-    if (envelope_read((struct str){data ? (const char *)data : "", n}, &text, &read, &err) == 0)
+    if (event_envelope_read((struct str){data ? (const char *)data : "", n}, &text, &read, &err) ==
+        0)
         try_event(&read);
     buf_release(&text);
     return 0;

@@ -23,7 +23,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     struct error err = {0};
     size_t most = 2 * n;
-    if (ini_parse(data ? (const char *)data : "", n, "f", visit, &most, &err) != 0)
-        MUST(err.code == ERR_CONFIG && strncmp(err.text, "f", 1) == 0);
+    struct ini_reading r = {.visit = visit, .ctx = &most};
+    if (ini_read(&r, data ? (const char *)data : "", n, &err) != 0)
+        MUST(err.code == ERR_CONFIG && r.line > 0);
     return 0;
 }

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/hash.h"
+#include "base/str.h"
 #include "store_sql.h"
 
 #define TRIGGER_TEXT 65 /* a name of up to 64 characters */

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "base/buf.h"
-#include "base/hash.h"
+#include "base/str.h"
 #include "store/postgres/postgres.h"
 
 extern const char *const postgres_function[], *const postgres_migration[];
