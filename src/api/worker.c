@@ -153,7 +153,7 @@ void worker_show(struct worker *w)
     struct worker_view *v = &w->view;
     v->state = pipeline_state(w->p);
     v->stats = *pipeline_stats(w->p);
-    v->broker = pipeline_broker(w->p);
+    v->broker = sink_broker_of(w->sk);
     v->held = (int64_t)pipeline_held(w->p);
 
     const struct sink_lease *lease = pipeline_sink_lease(w->p);

@@ -8,89 +8,9 @@ static const char silent[] = "a statement of the handler failed, but the handler
 static const char own_record[] = "the handler wrote its own inbox record: only the library may "
                                  "write it";
 
-/* ---- fates ---- */
+/* ---- common to all modes ---- */
 
-void calls_init(struct calls *c, const struct handler *h, size_t n)
-{
-    *c = (struct calls){.h = h, .n_handlers = n};
-}
-
-bool calls_loaded(const struct calls *c, const struct batch_state *b)
-{
-    return c->epoch == b->claim.epoch;
-}
-
-int calls_load(struct calls *c, struct batch_state *b, struct error *err)
-{
-    if (calls_loaded(c, b))
-        return 0;
-
-    size_t n = c->n_handlers * b->claim.n;
-    c->key = arena_alloc(&b->a, n * sizeof *c->key);
-    c->fate = arena_zalloc(&b->a, n, sizeof *c->fate);
-    c->failure = arena_zalloc(&b->a, n, sizeof *c->failure);
-    c->flag = arena_zalloc(&b->a, n, sizeof *c->flag);
-    bool room = c->key && c->fate && c->failure && c->flag;
-    if (!room)
-        return err_nomem(err);
-
-    size_t at = 0;
-    for (size_t h = 0; h < c->n_handlers; h++) {
-        struct str name = str_of(c->h[h].name);
-        for (size_t i = 0; i < b->claim.n; i++)
-            c->key[at++] = (struct inbox_key){name, event_inbox_key(&b->claim.ev[i])};
-    }
-    c->n = n;
-    c->epoch = b->claim.epoch;
-    return 0;
-}
-
-void calls_forget(struct calls *c, const struct batch_state *b)
-{
-    if (calls_loaded(c, b))
-        c->epoch = 0;
-}
-
-/* Returns the index of a call in the arrays of struct calls. */
-static size_t place_of(size_t handler, const struct slot *slot)
-{
-    size_t event = (size_t)(slot - slot->batch->slots);
-    return handler * slot->batch->claim.n + event;
-}
-
-void calls_renew(struct calls *c)
-{
-    for (size_t i = 0; i < c->n; i++) {
-        bool of_last_transaction = c->fate[i] == CALL_RECORDED || c->fate[i] == CALL_DONE;
-        if (of_last_transaction)
-            c->fate[i] = CALL_OPEN;
-    }
-}
-
-/* Marks only calls whose fate is undecided; a call with a savepoint checks the inbox on its own. */
-bool calls_flagged(struct calls *c)
-{
-    bool any = false;
-    for (size_t i = 0; i < c->n; i++) {
-        if (!c->flag[i])
-            continue;
-        any = true;
-        if (c->fate[i] == CALL_OPEN)
-            c->fate[i] = CALL_RECORDED;
-    }
-    return any;
-}
-
-const bool *calls_not_done(struct calls *c)
-{
-    for (size_t i = 0; i < c->n; i++)
-        c->flag[i] = c->fate[i] != CALL_DONE;
-    return c->flag;
-}
-
-/* Makes the call count as failed when the batch is repeated. If out of memory for the reason, the
- * call is repeated instead. */
-static void fail_next(struct calls *c, struct batch_state *b, size_t at, const char *why)
+void calls_fail(struct calls *c, struct batch_state *b, size_t at, const char *why)
 {
     if (c->fate[at] == CALL_ENDED)
         return;
@@ -100,14 +20,6 @@ static void fail_next(struct calls *c, struct batch_state *b, size_t at, const c
     c->failure[at] = kept;
     c->fate[at] = CALL_FAILED;
 }
-
-void calls_fail_event(struct calls *c, const struct slot *slot, const char *why)
-{
-    for (size_t h = 0; h < c->n_handlers; h++)
-        fail_next(c, slot->batch, place_of(h, slot), why);
-}
-
-/* ---- common to all modes ---- */
 
 static void say(struct handler_call *call, const char *text)
 {
@@ -191,11 +103,10 @@ static enum handler_entry enter_shared(struct pipeline *p, struct slot *slot, si
     if (!usable)
         return wait_because(call, err.text);
 
-    size_t at = place_of(handler, slot);
-    enum handler_entry entry = known_fate(&e->calls, handler, at, call);
-    if (entry != HANDLER_RUN)
-        return entry;
-
+    size_t at = calls_place(handler, slot);
+    enum handler_entry known = known_fate(&e->calls, handler, at, call);
+    if (known != HANDLER_RUN)
+        return known;
     if (!has_savepoint(e, at))
         return HANDLER_RUN;
 
@@ -235,7 +146,7 @@ static enum sink_status ended_tx(struct effects *e, size_t at, enum sink_status 
     if (by_handler)
         e->calls.fate[at] = CALL_ENDED;
     else
-        fail_next(&e->calls, e->batch, at, why);
+        calls_fail(&e->calls, e->batch, at, why);
     return start_over(e, NULL);
 }
 
@@ -265,7 +176,7 @@ static enum sink_status leave_savepoint(struct effects *e, size_t at, enum sink_
     if (state == TX_LOST) {
         bool lost_before = c->fate[at] == CALL_LOST;
         if (lost_before)
-            fail_next(c, e->batch, at, "the connection was lost while the handler was running");
+            calls_fail(c, e->batch, at, "the connection was lost while the handler was running");
         else
             c->fate[at] = CALL_LOST;
         return start_over(e, NULL);
@@ -317,10 +228,7 @@ static enum handler_entry enter_own(struct pipeline *p, struct slot *slot, size_
 {
     struct effects *e = &p->effects;
     struct error err;
-    if (calls_load(&e->calls, slot->batch, &err) != 0)
-        return wait_because(call, err.text);
-
-    size_t at = place_of(handler, slot);
+    size_t at = calls_place(handler, slot);
     enum handler_entry known = known_fate(&e->calls, handler, at, call);
     if (known != HANDLER_RUN)
         return known;
@@ -388,7 +296,7 @@ static enum sink_status end_call(struct pipeline *p, const struct slot *slot, si
     struct effects *e = &p->effects;
     struct error err = {.text = "?"};
     bool own = false;
-    size_t at = place_of(handler, slot);
+    size_t at = calls_place(handler, slot);
 
     enum tx_state state = e->st->ops->tx_state(e->st);
     if (state == TX_GONE) {
@@ -432,7 +340,7 @@ enum handler_entry calls_enter(void *ctx, size_t handler, struct delivery *d,
     struct slot *slot = (struct slot *)d;
     struct error err;
     bool external = e->calls.h[handler].external;
-    if (effects_acquire(e, &err) != 0)
+    if (effects_acquire(e, &err) != 0 || effects_load(e, slot->batch, &err) != 0)
         return wait_because(call, err.text);
     if (!external)
         call->tx = e->st;
@@ -451,7 +359,7 @@ enum sink_status calls_leave(void *ctx, size_t handler, struct delivery *d, enum
     struct pipeline *p = ctx;
     struct effects *e = &p->effects;
     const struct slot *slot = (struct slot *)d;
-    size_t at = place_of(handler, slot);
+    size_t at = calls_place(handler, slot);
     call->tx = NULL;
     if (e->mode != MODE_PER_CALL)
         return leave_shared(e, slot, at, said, call);

@@ -13,8 +13,8 @@
 struct pipeline;
 
 /* (1) until != 0 if and only if the circuit is open.
- * (2) window is how many deliveries may be in flight. It is 1 while probing (or what circuit_probes
- *     says) and doubles with every success; from CIRCUIT_FULL on there is no limit.
+ * (2) window is how many deliveries may be in flight. It is 1 or `probes` while probing and doubles
+ *     with every success; from CIRCUIT_FULL on there is no limit.
  * (3) Only circuit.c writes these. */
 struct circuit {
     int64_t until;    /* no delivery starts before this time, monotonic ns */
@@ -27,14 +27,13 @@ struct circuit {
 void circuit_init(struct circuit *c);
 /* circuit_room returns how many more deliveries may start now, while `inflight` are under way. */
 size_t circuit_room(struct circuit *c, int64_t now, size_t inflight);
-/* circuit_down notes that the sink is down. Returns whether that opened the circuit. Waits grow
- * from 100 ms to 30 s; a longer wait requested by the sink is honoured. */
-bool circuit_down(struct circuit *c, int64_t now, int64_t retry_after_ms, struct rng *r);
-/* circuit_probes lets up to n deliveries start when the next probe is due, as long as the waits are
- * short. Call it right after circuit_down. */
-void circuit_probes(struct circuit *c, size_t n);
-/* circuit_up notes that a delivery got through. Returns whether the circuit was open. */
-bool circuit_up(struct circuit *c);
+/* circuit_down notes that the sink is down. Returns whether a wait begins: false for one of many
+ * deliveries in flight. Waits grow from 100 ms to 30 s; a longer wait requested by the sink is
+ * honoured. While they are short, up to `probes` deliveries start when the next probe is due. */
+bool circuit_down(struct circuit *c, int64_t now, int64_t retry_after_ms, size_t probes,
+                  struct rng *r);
+/* circuit_up notes that a delivery got through. */
+void circuit_up(struct circuit *c);
 static inline bool circuit_open(const struct circuit *c)
 {
     return c->until != 0;

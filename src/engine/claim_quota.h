@@ -17,6 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct claim_request;
 struct pipeline;
 
 #define QUOTA_BYTES ((size_t)2 * 1024 * 1024) /* ceiling on the events of one batch */
@@ -59,11 +60,10 @@ void claim_quota_one(struct claim_quota *q);
  * alternate with large ones. */
 void claim_quota_learn(struct claim_quota *q, size_t bytes);
 
-/* claim_quota_room returns how many bytes of events the next batch may have; 0: the pipeline has to
+/* claim_quota_reserve returns how many bytes of events the next batch may have, and reserves memory
+ * for them, until claim_quota_hold sets how many bytes the pipeline holds. 0: the pipeline has to
  * finish a batch in flight first. `spare` is memory kept from an earlier batch, which is counted
- * already; `first`: nothing is in flight. claim_quota_reserve also reserves the memory, until
- * claim_quota_hold sets how many bytes the pipeline holds. */
-size_t claim_quota_room(const struct claim_quota *q, size_t spare, bool first);
+ * already; `first`: nothing is in flight. */
 size_t claim_quota_reserve(struct claim_quota *q, size_t spare, bool first);
 void claim_quota_hold(struct claim_quota *q, size_t bytes);
 /* claim_quota_tight returns whether so much memory is in use that none should be kept for later. */
@@ -74,11 +74,9 @@ bool claim_quota_tight(const struct claim_quota *q);
 /* claim_quota_allows returns whether another batch may be claimed, while `settling` (0 or 1) of
  * those in flight are about to be settled. */
 bool claim_quota_allows(struct pipeline *p, int64_t now, size_t settling);
-/* claim_quota_bytes reserves memory for another batch and returns how many bytes of events it may
- * have; 0: no memory is left. claim_quota_events returns how many events to claim within that many
- * bytes. */
-size_t claim_quota_bytes(struct pipeline *p);
-size_t claim_quota_events(const struct pipeline *p, size_t bytes);
+/* claim_quota_take reserves memory for another batch, and sets the limits of the claim accordingly.
+ * Returns whether there is any. */
+bool claim_quota_take(struct pipeline *p, struct claim_request *req);
 /* claim_quota_count counts the memory of the batches in flight. claim_quota_tidy also frees memory
  * kept for later batches if memory is short; every claimed batch must be known to p->inflight. */
 void claim_quota_count(struct pipeline *p);

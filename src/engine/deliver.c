@@ -25,12 +25,8 @@ static void event_delivered(struct pipeline *p, struct slot *slot, const struct 
 static void event_not_mine(struct pipeline *p, struct slot *slot, const struct sink_result *r)
 {
     int64_t delay = NOT_MINE_WAIT_MS + (int64_t)rng_below(p->cfg.rng, NOT_MINE_WAIT_MS);
-    const struct event *ev = slot->d.ev;
     const char *text = failure_text(r);
-    char key[FAILURE_KEY];
-    struct log_about of = failure_about(ev, slot->d.attempt, key);
-    log_about(p->cfg.log, LOG_INFO_, p->c->name, &of, "event %s (%s) is left to another worker: %s",
-              ev->id.p, ev->type.p, text);
+    failure_log(p, LOG_INFO_, slot->d.ev, slot->d.attempt, "is left to another worker: %s", text);
     failure_put_off(p, slot, max_i64(delay, r->retry_after_ms), text);
 }
 
@@ -39,13 +35,10 @@ static void event_not_mine(struct pipeline *p, struct slot *slot, const struct s
 static void event_not_now(struct pipeline *p, struct slot *slot, const struct sink_result *r)
 {
     int64_t delay = max_i64(r->retry_after_ms, NOT_NOW_MIN_MS);
-    const struct event *ev = slot->d.ev;
     const char *text = failure_text(r);
-    char key[FAILURE_KEY];
-    struct log_about of = failure_about(ev, slot->d.attempt, key);
-    log_about(p->cfg.log, LOG_WARN_, p->c->name, &of,
-              "event %s (%s) must wait; the attempt is not counted: %s; next in %lld ms", ev->id.p,
-              ev->type.p, text, (long long)delay);
+    failure_log(p, LOG_WARN_, slot->d.ev, slot->d.attempt,
+                "must wait; the attempt is not counted: %s; next in %lld ms", text,
+                (long long)delay);
     failure_note(p, slot, text);
     failure_put_off(p, slot, delay, text);
 }

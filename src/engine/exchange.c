@@ -252,13 +252,11 @@ static void add_claim(struct pipeline *p, struct exchange *x)
     struct batch_state *spare = inflight_spare(&p->inflight);
     if (!spare)
         return;
-    x->request.max_bytes = claim_quota_bytes(p);
-    if (x->request.max_bytes == 0)
+    if (!claim_quota_take(p, &x->request))
         return; /* another pipeline took the memory first */
 
     x->claimed = spare;
     p->cfg.st->ops->wake_clear(p->cfg.st);
-    x->request.max_events = claim_quota_events(p, x->request.max_bytes);
     x->request.suspect = SUSPECT_ANY;
     if (pipeline_in_process(p))
         x->request.suspect = suspect_ask(&p->suspect, p->inflight.n - settling);

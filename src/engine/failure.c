@@ -1,5 +1,6 @@
 #include "engine/failure.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 
 #include "engine/pipeline_impl.h"
@@ -303,12 +304,18 @@ void failure_refused(struct pipeline *p, struct slot *slot, const struct sink_re
     slot->refused = true;
 }
 
-struct log_about failure_about(const struct event *ev, int attempt, char key[FAILURE_KEY])
+void failure_log(const struct pipeline *p, enum log_level level, const struct event *ev,
+                 int attempt, const char *fmt, ...)
 {
-    key[0] = '\0';
+    char key[256] = "", text[1024];
     if (ev->aggregate_id.p)
-        snprintf(key, FAILURE_KEY, "%s/%s", ev->aggregate_type.p, ev->aggregate_id.p);
-    return (struct log_about){ev->id.p, ev->type.p, key, attempt};
+        snprintf(key, sizeof key, "%s/%s", ev->aggregate_type.p, ev->aggregate_id.p);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    struct log_about of = {ev->id.p, ev->type.p, key, attempt};
+    log_about(p->cfg.log, level, p->c->name, &of, "event %s (%s) %s", ev->id.p, ev->type.p, text);
 }
 
 /* Counts and logs a dead letter. */
@@ -319,12 +326,8 @@ static void count_burial(struct pipeline *p, const struct event *ev, int attempt
     meter_buried(&p->stats.meter, ev->type, why, 1);
     p->stats.stalled_since = p->stats.ended_at;
 
-    char key[FAILURE_KEY];
-    struct log_about of = failure_about(ev, attempts, key);
-    const char *plural = attempts == 1 ? "" : "s";
-    log_about(p->cfg.log, LOG_ERROR_, p->c->name, &of,
-              "event %s (%s) is a dead letter after %d attempt%s: %s", ev->id.p, ev->type.p,
-              attempts, plural, text);
+    failure_log(p, LOG_ERROR_, ev, attempts, "is a dead letter after %d attempt%s: %s", attempts,
+                attempts == 1 ? "" : "s", text);
 }
 
 void failure_rejected(struct pipeline *p, struct slot *slot, const struct sink_result *r,
@@ -432,23 +435,20 @@ static void log_retry(const struct pipeline *p, const struct slot *slot, bool co
 {
     const struct event *ev = slot->d.ev;
     const struct outcome *out = &slot->out;
-    char key[FAILURE_KEY];
-    struct log_about of = failure_about(ev, slot->d.attempt, key);
+    int attempt = slot->d.attempt;
     long long next_ms = (long long)out->delay_ms;
     if (!counts) {
-        log_about(p->cfg.log, LOG_WARN_, p->c->name, &of,
-                  "event %s (%s) failed, and no delivery has succeeded since, so the attempt is "
-                  "not counted: %s; next in %lld ms",
-                  ev->id.p, ev->type.p, out->error, next_ms);
+        failure_log(p, LOG_WARN_, ev, attempt,
+                    "failed, and no delivery has succeeded since, so the attempt is not counted: "
+                    "%s; next in %lld ms",
+                    out->error, next_ms);
     } else if (p->c->retry.attempts == RETRY_FOREVER) {
-        log_about(
-            p->cfg.log, LOG_WARN_, p->c->name, &of,
-            "event %s (%s) failed, attempt %d, and is held until it succeeds: %s; next in %lld ms",
-            ev->id.p, ev->type.p, out->attempts, out->error, next_ms);
+        failure_log(p, LOG_WARN_, ev, attempt,
+                    "failed, attempt %d, and is held until it succeeds: %s; next in %lld ms",
+                    out->attempts, out->error, next_ms);
     } else {
-        log_about(p->cfg.log, LOG_WARN_, p->c->name, &of,
-                  "event %s (%s) failed, attempt %d of %d: %s; next in %lld ms", ev->id.p,
-                  ev->type.p, out->attempts, p->c->retry.attempts, out->error, next_ms);
+        failure_log(p, LOG_WARN_, ev, attempt, "failed, attempt %d of %d: %s; next in %lld ms",
+                    out->attempts, p->c->retry.attempts, out->error, next_ms);
     }
 }
 

@@ -101,9 +101,9 @@ bool failure_is_events(const struct failure_detector *d, int64_t seq);
 
 /* failure_note remembers how an event failed, for pipeline_failure. */
 void failure_note(struct pipeline *p, const struct slot *slot, const char *text);
-/* failure_about describes the event for a log line; the result points to `key`. */
-#define FAILURE_KEY 256
-struct log_about failure_about(const struct event *ev, int attempt, char key[FAILURE_KEY]);
+/* failure_log logs "event ID (TYPE) " and what fmt says about it. */
+void failure_log(const struct pipeline *p, enum log_level level, const struct event *ev,
+                 int attempt, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 /* failure_text is the reason a sink gave, never NULL. */
 static inline const char *failure_text(const struct sink_result *r)
 {

@@ -431,11 +431,6 @@ const struct sink_lease *pipeline_sink_lease(const struct pipeline *p)
     return p->sk->ops->lease(p->sk);
 }
 
-struct sink_broker pipeline_broker(const struct pipeline *p)
-{
-    return sink_broker_of(p->sk);
-}
-
 const struct error *pipeline_store_error(const struct pipeline *p)
 {
     return &p->store_error;

@@ -141,8 +141,6 @@ size_t pipeline_held(const struct pipeline *p);
 /* pipeline_sink_lease returns the lease of a sink that takes turns with others; NULL for any other
  * sink. */
 const struct sink_lease *pipeline_sink_lease(const struct pipeline *p);
-/* pipeline_broker returns the state of the sink's broker: see sink_broker_of. */
-struct sink_broker pipeline_broker(const struct pipeline *p);
 /* pipeline_store_error returns why the last turn with the store failed; code 0: it did not. */
 const struct error *pipeline_store_error(const struct pipeline *p);
 /* pipeline_standby returns why the pipeline stands by; code 0: it does not. */
