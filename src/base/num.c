@@ -86,6 +86,13 @@ bool num_equal(struct str a, struct str b)
     return true;
 }
 
+/* Appends a digit: *v = *v * 10 + digit; for a negative number the digit is negative. Returns false
+ * on overflow. */
+static bool push(int64_t *v, int digit)
+{
+    return !__builtin_mul_overflow(*v, 10, v) && !__builtin_add_overflow(*v, digit, v);
+}
+
 bool num_int(struct str number, int64_t *ret)
 {
     struct decimal d = decimal_of(number);
@@ -101,7 +108,7 @@ bool num_int(struct str number, int64_t *ret)
             digit = 0; /* trailing zeros are not stored */
         if (d.negative)
             digit = -digit; /* INT64_MIN has no positive counterpart to count up to */
-        if (!num_push(&n, digit))
+        if (!push(&n, digit))
             return false;
     }
     if (next_digit(&d) >= 0)

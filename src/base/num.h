@@ -28,15 +28,6 @@ static inline size_t max_size(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* num_push appends a digit to *v: *v = *v * 10 + digit; for a negative number the digit is
- * negative. Returns false, with *v undefined, on overflow. */
-static inline bool num_push(int64_t *v, int digit)
-{
-    if (__builtin_mul_overflow(*v, 10, v))
-        return false;
-    return !__builtin_add_overflow(*v, digit, v);
-}
-
 /* num_equal returns whether two JSON numbers have the same value: 1.50 equals 15e-1. num_int
  * converts one that is an integer and fits; otherwise it returns false and leaves *ret untouched.
  * Both take a text that json_parse accepted. */

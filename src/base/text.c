@@ -1,7 +1,9 @@
 #include "base/text.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -36,12 +38,9 @@ static bool read_digits(const char **p, int64_t *ret)
     if (!char_is_digit(**p))
         return false;
 
-    int64_t v = 0;
-    for (; char_is_digit(**p); ++*p) {
-        if (!num_push(&v, **p - '0'))
-            v = INT64_MAX;
-    }
-    *ret = v;
+    char *end;
+    *ret = strtoll(*p, &end, 10); /* INT64_MAX if it is too large */
+    *p = end;
     return true;
 }
 
@@ -150,20 +149,13 @@ void text_size_show(int64_t bytes, char out[32])
 
 int text_int(const char *s, int64_t min, int64_t max, int64_t *ret, struct error *err)
 {
-    bool negative = *s == '-';
-    const char *digits = s + negative;
+    const char *digits = s + (*s == '-');
     if (!*digits || digits[strspn(digits, "0123456789")] != '\0')
         return err_set(err, ERR_CONFIG, "\"%s\" is not a whole number", s);
 
-    int64_t v = 0;
-    bool fits = true;
-    for (const char *p = digits; fits && *p; p++) {
-        int digit = *p - '0';
-        if (negative)
-            digit = -digit; /* INT64_MIN has no positive counterpart to count up to */
-        fits = num_push(&v, digit);
-    }
-    if (!fits || v < min || v > max)
+    errno = 0;
+    int64_t v = strtoll(s, NULL, 10);
+    if (errno != 0 || v < min || v > max)
         return err_set(err, ERR_CONFIG,
                        "%s is out of range: it must be from %" PRId64 " to "
                        "%" PRId64,

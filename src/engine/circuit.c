@@ -1,4 +1,4 @@
-#include "engine/circuit.h"
+#include "engine/failure.h"
 
 #include <stdio.h>
 

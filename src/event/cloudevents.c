@@ -1,4 +1,4 @@
-#include "event/cloudevents.h"
+#include "event/message.h"
 
 #include "base/clock.h"
 #include "base/utf8.h"

@@ -250,7 +250,7 @@ int event_check_stored(const struct event *ev, struct error *err)
         {{.what = "aggregate id"}, ev->aggregate_id},
         {{.what = "tenant"}, ev->tenant},
     };
-    if (!uuid7_valid(ev->id))
+    if (!rng_uuid_valid(ev->id))
         return err_set(err, ERR_INVALID, "malformed: id is not a UUID");
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         if (check_characters(&texts[i].rule, texts[i].text, err) != 0)

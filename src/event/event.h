@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/rng.h"
 #include "base/str.h"
-#include "base/uuid7.h"
 
 /* The limits of an event, in bytes unless noted otherwise. docs/reference.md documents them,
  * sql/<store>/0001_outbox.sql enforces them in the databases, and tests/scenario/test_limits.py

@@ -3,8 +3,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/num.h"
-#include "base/uuid7.h"
-#include "event/cloudevents.h"
+#include "base/rng.h"
 #include "event/event_json.h"
 
 const char *const message_formats[] = {
@@ -354,7 +353,7 @@ int message_read(const struct message *m, struct buf *text, struct message_facts
     bool look_inside = !read && json_parse(m->value, &o, NULL, NULL) == 0;
     if (look_inside && o.type == JSON_OBJECT)
         read = read_object(o, text, &facts);
-    bool found = read && uuid7_valid(facts.id);
+    bool found = read && rng_uuid_valid(facts.id);
     if (!found)
         return err_set(err, ERR_INVALID, "it contains no event id in any of the formats");
     *ret = facts;

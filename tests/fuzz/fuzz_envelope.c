@@ -2,8 +2,8 @@
  * payload byte for byte, and no attribute of a CloudEvent can end its header line. The input is an
  * envelope and, as a line of NDJSON, an event. */
 #include "base/json.h"
-#include "event/cloudevents.h"
 #include "event/event_json.h"
+#include "event/message.h"
 #include "fuzz.h"
 
 static struct str whole(const struct buf *b)

@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "engine/circuit.h"
+#include "engine/failure.h"
 
 static struct rng rng;
 

@@ -35,7 +35,6 @@
 #include <stdarg.h>
 
 #include "base/rng.h"
-#include "base/uuid7.h"
 #include "store/store.h"
 
 #define PG_SCHEMA_VERSION 1

@@ -201,7 +201,7 @@ int sqlite_insert(const struct db_target *t, const struct new_event *ev, char id
     bool alone = !t->foreign && !st->base.in_tx, keyed = ev->idempotency_key.p != NULL;
 
     /* A plain INSERT on this connection uses the same counter, so the ids of both only grow. */
-    uuid7_next(&st->uuid, now, (uint64_t)sqlite3_total_changes(t->db), &st->base.rng, id);
+    rng_uuid7(&st->uuid, now, (uint64_t)sqlite3_total_changes(t->db), &st->base.rng, id);
     if (keyed && alone && sqlite_begin(base, err) != 0)
         return -1;
     int r;
