@@ -76,7 +76,7 @@ static int catch_signals(struct error *err)
 /* A message; it has no facts if it contains no event of ours. */
 struct shown_message {
     const struct received *got;
-    struct message_facts facts;
+    struct receive_facts facts;
     bool ours;
 };
 
@@ -167,9 +167,9 @@ static int take_message(struct receiving *r, const struct received *got, struct 
 {
     struct shown_message m = {.got = got};
     struct error why;
-    m.ours = message_read(&got->m, &r->text, &m.facts, &why) == 0;
+    m.ours = receive_identify(&got->m, &r->text, &m.facts, &why) == 0;
     if (!m.ours)
-        m.facts = (struct message_facts){0};
+        m.facts = (struct receive_facts){0};
     r->messages++;
     if (!r->check)
         return output_result(r->cli, fields_message, &m, message_text, err);

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "event/event_json.h"
+#include "extra/streams/envelope.h"
 #include "redis/conn.h"
 #include "redis/reply.h"
 
@@ -234,7 +234,7 @@ static int handle_entry(struct member *m, const char *stream, const redisReply *
     else if (!value)
         rc = err_set(&why, ERR_INVALID, "it has no field named event");
     else
-        rc = event_envelope_read((struct str){value->str, value->len}, &m->text, &ev, &why);
+        rc = envelope_read((struct str){value->str, value->len}, &m->text, &ev, &why);
     if (rc != 0) {
         m->stats->skipped++;
         log_at(m->cfg->log, LOG_WARN_, m->cfg->group, "entry %s of %s is skipped: %s", id, stream,

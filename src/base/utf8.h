@@ -26,11 +26,6 @@ static inline bool char_is_lower(char c)
     return char_is_between(c, 'a', 'z');
 }
 
-static inline bool char_is_letter(char c)
-{
-    return char_is_lower(c) || char_is_between(c, 'A', 'Z');
-}
-
 static inline bool char_is_blank(char c)
 {
     return c == ' ' || c == '\t';
@@ -45,7 +40,7 @@ static inline bool char_is_space(char c)
 /* char_is_name returns whether c is allowed in the name of an environment variable. */
 static inline bool char_is_name(char c)
 {
-    return char_is_letter(c) || char_is_digit(c) || c == '_';
+    return char_is_lower(c) || char_is_between(c, 'A', 'Z') || char_is_digit(c) || c == '_';
 }
 
 /* char_hex returns the value of a hexadecimal digit, -1 for any other character. */

@@ -229,24 +229,22 @@ void cloudevents_structured(struct buf *b, const struct event *ev, struct str so
         b->p[start] = '{'; /* in place of the first comma */
 }
 
+static void add_trace(void *ctx, struct str name, struct str value)
+{
+    struct buf *b = ctx;
+    bool trace = str_is(name, "traceparent") || str_is(name, "tracestate");
+    if (!trace)
+        return;
+    buf_addstr(b, name);
+    buf_adds(b, ": ");
+    buf_addstr(b, value);
+    buf_addc(b, '\0');
+}
+
 void cloudevents_trace(struct buf *b, const struct cloudevents_headers *more)
 {
-    for (size_t i = 0; i < more->n; i++) {
-        const char *name = more->list[i].name;
-        struct json v = more->list[i].value;
-        bool trace = strcmp(name, "traceparent") == 0 || strcmp(name, "tracestate") == 0;
-        if (!trace || v.type != JSON_STRING)
-            continue;
-        char text[TRACESTATE_MAX];
-        struct buf value = {.p = text, .cap = sizeof text, .max = sizeof text};
-        json_unescape(v.raw, &value);
-        bool fits = !value.failed && is_fit(name, (struct str){text, value.n});
-        if (!fits)
-            continue;
-
-        buf_adds(b, name);
-        buf_adds(b, ": ");
-        buf_add(b, text, value.n);
-        buf_addc(b, '\0');
-    }
+    struct writer w = {add_trace, b, false};
+    add_extensions(&w, more);
+    if (w.failed)
+        b->failed = true;
 }

@@ -12,19 +12,14 @@
 
 #define NO_ESCAPE 0x10000ul /* outside the range of four hex digits */
 
-/* Returns whether the character at p (valid UTF-8) is white space, including Unicode's. */
-static bool is_space(const unsigned char *p, size_t n)
+/* Returns whether valid UTF-8 begins with white space, including Unicode's. */
+static bool is_space(const char *p, const char *end)
 {
-    static const unsigned wide[] = {0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000};
-    if (p[0] < 0x80)
-        return p[0] == ' ';
-    if (p[0] == 0xC2)
-        return p[1] == 0xA0;
-    bool three_bytes = n >= 3 && p[0] >> 4 == 0xE;
-    if (!three_bytes)
-        return false;
-
-    unsigned c = (p[0] & 0xFu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu);
+    static const unsigned wide[] = {0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000};
+    size_t n = utf8_length(p, end);
+    if (n == 0)
+        return *p == ' ';
+    unsigned c = utf8_code(p, n);
     if (c >= 0x2000 && c <= 0x200A)
         return true;
     for (size_t i = 0; i < sizeof wide / sizeof wide[0]; i++)
@@ -48,15 +43,14 @@ static int check_characters(const struct rule *rule, struct str s, struct error 
     if (!utf8_valid(s, &at))
         return err_set(err, ERR_INVALID, "%s is not valid UTF-8 at byte %zu", rule->what, at);
 
-    const unsigned char *p = (const unsigned char *)s.p;
     for (size_t i = 0; i < s.n; i++) {
         bool control = char_is_control(s.p[i]) || char_is_c1(s.p + i);
         if (control)
             return err_set(err, ERR_INVALID, "%s has a control character at byte %zu", rule->what,
                            i);
-        if (rule->no_space && is_space(p + i, s.n - i))
+        if (rule->no_space && is_space(s.p + i, s.p + s.n))
             return err_set(err, ERR_INVALID, "%s has white space at byte %zu", rule->what, i);
-        if (rule->no_slash && p[i] == '/')
+        if (rule->no_slash && s.p[i] == '/')
             return err_set(err, ERR_INVALID,
                            "%s has a '/' at byte %zu: keys are written as type/id", rule->what, i);
     }

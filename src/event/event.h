@@ -66,8 +66,7 @@ struct hwm {
     int64_t hi, lo;
 };
 
-/* A high-water mark: the last id written to a stream of a sink, as two growing numbers; Redis
- * writes it as hi-lo. */
+/* What event_check needs to know about the store. */
 struct event_limits {
     int64_t payload_max; /* bytes */
     int64_t now;         /* wall ms */

@@ -39,11 +39,4 @@ int event_line_read(struct str line, int64_t now_ms, struct arena *a, struct new
  * fixed by the contract: changing it breaks readers. */
 void event_envelope_write(struct buf *b, const struct event *ev, struct str stream);
 
-/* event_envelope_read parses the output of event_envelope_write. The strings of *ret are in `text`, each
- * followed by a NUL, until `text` is reused; headers is the "_telemetry" of the payload. Any client
- * may write to a stream, so *ret has passed event_check_stored. Fails with ERR_INVALID, which names
- * the problem. */
-int event_envelope_read(struct str envelope, struct buf *text, struct event *ret,
-                        struct error *err);
-
 #endif

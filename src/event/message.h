@@ -103,17 +103,4 @@ int message_make(const struct message_style *s, const struct event *ev, struct s
  * such header. */
 struct str message_header_of(const struct message *m, struct str name);
 
-/* The facts about an event in its message. (1) id is a UUID. (2) type and key are absent if the
- * format lacks them. (3) Strings are borrowed from the message, or live in `text`. */
-struct message_facts {
-    enum message_format format;
-    struct str id, type;
-    struct str key; /* order/42 */
-};
-
-/* message_read identifies the event in a message of any format, and detects the format by its
- * content. Fails with ERR_INVALID if the message is not ours. */
-int message_read(const struct message *m, struct buf *text, struct message_facts *ret,
-                 struct error *err);
-
 #endif

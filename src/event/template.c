@@ -189,27 +189,6 @@ struct writing {
     size_t length; /* length of the name so far, even if b failed */
 };
 
-/* Escapes the bytes of b after the first `at`. */
-static void escape_last(const struct writing *w, const struct part *p, size_t at)
-{
-    struct buf *b = w->b;
-    struct buf copy;
-    bool nothing = b->failed || b->n == at;
-    if (nothing)
-        return;
-    buf_init(&copy, b->max);
-    buf_add(&copy, b->p + at, b->n - at);
-    if (copy.failed) {
-        b->failed = true;
-    } else {
-        bool levels = p->kind == PART_FIELD && p->index < 0 &&
-                      strcmp(fields[p->field].name, "type") == 0;
-        buf_truncate(b, at);
-        w->escape(b, (struct str){copy.p ? copy.p : "", copy.n}, levels);
-    }
-    buf_release(&copy);
-}
-
 /* Appends the value of a part for this event. */
 static int add_value(struct writing *w, const struct part *p, struct error *err)
 {
@@ -221,12 +200,22 @@ static int add_value(struct writing *w, const struct part *p, struct error *err)
         return -1;
 
     size_t before = b->n;
+    bool escapes = w->escape && p->kind != PART_LITERAL;
+    struct buf raw;
+    buf_init(&raw, b->max);
+    struct buf *to = escapes ? &raw : b;
     if (p->kind == PART_HEADER)
-        json_unescape(s, b);
+        json_unescape(s, to);
     else
-        buf_addstr(b, s);
-    if (w->escape && p->kind != PART_LITERAL)
-        escape_last(w, p, before);
+        buf_addstr(to, s);
+    if (raw.failed)
+        b->failed = true;
+    if (raw.n > 0 && !b->failed) {
+        bool levels = p->kind == PART_FIELD && p->index < 0 &&
+                      strcmp(fields[p->field].name, "type") == 0;
+        w->escape(b, (struct str){raw.p, raw.n}, levels);
+    }
+    buf_release(&raw);
     w->length += b->failed ? s.n : b->n - before;
     return 0;
 }

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "event/event_json.h"
 #include "event/message.h"
+#include "extra/streams/envelope.h"
 #include "fuzz.h"
 
 static struct str whole(const struct buf *b)
@@ -20,7 +21,7 @@ static void stream_entry(const struct event *ev)
     buf_init(&text, 1 << 24);
     event_envelope_write(&b, ev, STR("orders"));
     MUST(!b.failed && json_parse(whole(&b), NULL, NULL, NULL) == 0);
-    MUST(event_envelope_read(whole(&b), &text, &back, &err) == 0);
+    MUST(envelope_read(whole(&b), &text, &back, &err) == 0);
     MUST(str_eq(back.type, ev->type) && str_eq(back.aggregate_id, ev->aggregate_id));
     buf_release(&b);
     buf_release(&text);
@@ -53,7 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct arena a;
     struct buf text;
     buf_init(&text, 1 << 24);
-    if (event_envelope_read(input, &text, &ev, &err) != 0)
+    if (envelope_read(input, &text, &ev, &err) != 0)
         MUST(err.code == ERR_INVALID && err.text[0]);
     buf_release(&text);
     arena_init(&a, 1 << 24);

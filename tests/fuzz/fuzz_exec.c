@@ -2,6 +2,7 @@
  * an envelope from a stream, an event. Each entry is one of ours, with the field behind its name,
  * or the event is refused. */
 #include "event/event_json.h"
+#include "extra/streams/envelope.h"
 #include "fuzz.h"
 #include "sink/exec_env.h"
 
@@ -82,8 +83,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     try_event(&ev);
 
     buf_init(&text, 1 << 24);
-    if (event_envelope_read((struct str){data ? (const char *)data : "", n}, &text, &read, &err) ==
-        0)
+    if (envelope_read((struct str){data ? (const char *)data : "", n}, &text, &read, &err) == 0)
         try_event(&read);
     buf_release(&text);
     return 0;

@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "event/event_json.h"
+#include "extra/streams/envelope.h"
 #include "full_event.h"
 
 static void writes(const struct event *ev, const char *want)
@@ -57,7 +58,7 @@ static void payload_becomes(const char *payload, const char *headers, const char
     if (headers)
         ev.headers = *headers ? str_of(headers) : (struct str){0};
     event_envelope_write(&b, &ev, STR("orders"));
-    assert_int_equal(event_envelope_read((struct str){b.p, b.n}, &text, &back, &err), 0);
+    assert_int_equal(envelope_read((struct str){b.p, b.n}, &text, &back, &err), 0);
     if (!str_is(back.payload, want))
         fail_msg("%.*s", (int)back.payload.n, back.payload.p);
     buf_release(&b);
@@ -93,7 +94,7 @@ static void envelope_round_trips(void **state)
     buf_init(&text, 10000);
     ev.aggregate_id = STR("o'Brien \"\\ \xe2\x98\x83");
     event_envelope_write(&b, &ev, STR("orders"));
-    assert_int_equal(event_envelope_read((struct str){b.p, b.n}, &text, &back, &err), 0);
+    assert_int_equal(envelope_read((struct str){b.p, b.n}, &text, &back, &err), 0);
     assert_true(str_eq(back.id, ev.id) && str_eq(back.type, ev.type) &&
                 str_eq(back.aggregate_id, ev.aggregate_id));
     assert_true(back.has_version && back.version == 3);
@@ -125,7 +126,7 @@ static void invalid_event_fields_are_refused(void **state)
         struct buf b;
         buf_init(&b, 10000);
         snprintf(text, sizeof text, "{%s,\"payload\":{}}", fields[i]);
-        assert_int_equal(event_envelope_read(str_of(text), &b, &ev, &err), -1);
+        assert_int_equal(envelope_read(str_of(text), &b, &ev, &err), -1);
         assert_int_equal(err.code, ERR_INVALID);
         buf_release(&b);
     }
@@ -145,7 +146,7 @@ static void non_envelopes_are_refused(void **state)
         struct event back;
         struct error err = {0};
         buf_init(&text, 10000);
-        assert_int_equal(event_envelope_read(str_of(bad[i]), &text, &back, &err), -1);
+        assert_int_equal(envelope_read(str_of(bad[i]), &text, &back, &err), -1);
         assert_int_equal(err.code, ERR_INVALID);
         buf_release(&text);
     }

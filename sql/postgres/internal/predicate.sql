@@ -128,7 +128,7 @@ $outbox$;
 
 -- _normal_number returns a JSON number in a normal form: digits without leading or trailing zeros,
 -- and an exponent. Equal numbers have the same form, however large they are. Only the first 16
--- digits of an exponent count, as in src/base/decimal.c.
+-- digits of an exponent count, as in src/base/num.c.
 CREATE OR REPLACE FUNCTION @schema@._normal_number(number text) RETURNS text
 LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT CASE WHEN d.digits = '' THEN '0'
