@@ -247,10 +247,8 @@ static bool wants_claim(struct pipeline *p, int64_t now, size_t settling)
 static void add_claim(struct pipeline *p, struct exchange *x)
 {
     size_t settling = x->settled ? 1 : 0;
-    if (!wants_claim(p, x->at, settling))
-        return;
     struct batch_state *spare = inflight_spare(&p->inflight);
-    if (!spare)
+    if (!spare || !wants_claim(p, x->at, settling))
         return;
     if (!claim_quota_take(p, &x->request))
         return; /* another pipeline took the memory first */
