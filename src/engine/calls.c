@@ -82,7 +82,7 @@ static int record_call(struct effects *e, size_t at, bool *ret_first, struct err
     return e->st->ops->handled_put(e->st, &e->calls.key[at], &skip_none, 1, ret_first, err);
 }
 
-/* ---- calls that share a transaction ---- */
+/* ---- before a call ---- */
 
 static bool has_savepoint(const struct effects *e, size_t at)
 {
@@ -91,23 +91,29 @@ static bool has_savepoint(const struct effects *e, size_t at)
     return e->calls.fate[at] == CALL_ALONE || e->calls.fate[at] == CALL_LOST;
 }
 
-static enum handler_entry enter_shared(struct pipeline *p, struct slot *slot, size_t handler,
-                                       struct handler_call *call)
+enum handler_entry calls_enter(void *ctx, size_t handler, struct delivery *d,
+                               struct handler_call *call)
 {
+    struct pipeline *p = ctx;
     struct effects *e = &p->effects;
-    struct error err = {.text = "the transaction must be rolled back first"};
-
-    bool usable = e->state == EFFECTS_OPEN;
-    if (e->state == EFFECTS_IDLE)
-        usable = effects_open(p, slot->batch, &err) == 0;
-    if (!usable)
+    struct slot *slot = (struct slot *)d;
+    struct error err;
+    bool own = e->mode == MODE_PER_CALL;
+    bool external = e->calls.h[handler].external;
+    if (effects_acquire(e, &err) != 0 || effects_load(e, slot->batch, &err) != 0)
         return wait_because(call, err.text);
+    if (!external)
+        call->tx = e->st;
+    if (!own && e->state == EFFECTS_IDLE && effects_open(p, slot->batch, &err) != 0)
+        return wait_because(call, err.text);
+    if (!own && e->state != EFFECTS_OPEN)
+        return wait_because(call, "the transaction must be rolled back first");
 
     size_t at = calls_place(handler, slot);
     enum handler_entry known = known_fate(&e->calls, handler, at, call);
     if (known != HANDLER_RUN)
         return known;
-    if (!has_savepoint(e, at))
+    if (!own && !has_savepoint(e, at))
         return HANDLER_RUN;
 
     /* The record is checked before the call but written after it: written first, it would block the
@@ -116,13 +122,24 @@ static enum handler_entry enter_shared(struct pipeline *p, struct slot *slot, si
     int r = e->st->ops->handled(e->st, &e->calls.key[at], 1, &done, &err);
     if (r == 0 && done)
         return HANDLER_SKIP;
-    if (r == 0)
-        r = e->st->ops->savepoint(e->st, SAVEPOINT_SET, &err);
-    if (r == 0)
+    if (r == 0 && external) {
+        effects_release(e); /* its work outside may take long */
         return HANDLER_RUN;
-    effects_break(e, NULL);
-    return wait_because(call, err.text);
+    }
+    if (r == 0 && own)
+        r = e->st->ops->begin(e->st, &err);
+    else if (r == 0)
+        r = e->st->ops->savepoint(e->st, SAVEPOINT_SET, &err);
+    if (r != 0 && !own)
+        effects_break(e, NULL);
+    if (r != 0)
+        return wait_because(call, err.text);
+    if (own)
+        effects_freeze(p, true);
+    return HANDLER_RUN;
 }
+
+/* ---- after a call that shares a transaction ---- */
 
 /* Ends a call whose transaction cannot continue. The batch will be repeated. */
 static enum sink_status start_over(struct effects *e, const struct error *why)
@@ -221,31 +238,7 @@ static enum sink_status leave_shared(struct effects *e, const struct slot *slot,
     return start_over(e, NULL);
 }
 
-/* ---- calls with their own transaction ---- */
-
-static enum handler_entry enter_own(struct pipeline *p, struct slot *slot, size_t handler,
-                                    struct handler_call *call)
-{
-    struct effects *e = &p->effects;
-    struct error err;
-    size_t at = calls_place(handler, slot);
-    enum handler_entry known = known_fate(&e->calls, handler, at, call);
-    if (known != HANDLER_RUN)
-        return known;
-
-    bool done = false;
-    if (e->st->ops->handled(e->st, &e->calls.key[at], 1, &done, &err) != 0)
-        return wait_because(call, err.text);
-    if (done)
-        return HANDLER_SKIP;
-    if (e->calls.h[handler].external)
-        return HANDLER_RUN;
-
-    if (e->st->ops->begin(e->st, &err) != 0)
-        return wait_because(call, err.text);
-    effects_freeze(p, true);
-    return HANDLER_RUN;
-}
+/* ---- after a call with its own transaction ---- */
 
 /* Records, in a separate transaction, that a handler acted outside the database. A failure is
  * only logged: the handler has acted, and the event is settled as delivered. */
@@ -328,29 +321,6 @@ static enum sink_status leave_own(struct pipeline *p, const struct slot *slot, s
         e->st->ops->rollback(e->st);
     effects_freeze(p, false);
     return said;
-}
-
-/* ---- the guard ---- */
-
-enum handler_entry calls_enter(void *ctx, size_t handler, struct delivery *d,
-                               struct handler_call *call)
-{
-    struct pipeline *p = ctx;
-    struct effects *e = &p->effects;
-    struct slot *slot = (struct slot *)d;
-    struct error err;
-    bool external = e->calls.h[handler].external;
-    if (effects_acquire(e, &err) != 0 || effects_load(e, slot->batch, &err) != 0)
-        return wait_because(call, err.text);
-    if (!external)
-        call->tx = e->st;
-    if (e->mode != MODE_PER_CALL)
-        return enter_shared(p, slot, handler, call);
-
-    enum handler_entry entry = enter_own(p, slot, handler, call);
-    if (external)
-        effects_release(e); /* its work outside may take long */
-    return entry;
 }
 
 enum sink_status calls_leave(void *ctx, size_t handler, struct delivery *d, enum sink_status said,
