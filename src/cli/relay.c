@@ -206,7 +206,7 @@ static bool is_idle(const struct relay *r, const char *name)
     if (manage_views(r->ob, &v, &n, NULL) != 0)
         return false;
     for (size_t i = 0; i < n; i++) {
-        bool works = v[i].state < PIPELINE_STOPPED && !v[i].stats.standby;
+        bool works = v[i].state < PIPELINE_STOPPED && !v[i].stats.standby_why.code;
         if (!works && strcmp(v[i].consumer, name) == 0)
             idle = true;
     }

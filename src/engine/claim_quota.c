@@ -70,8 +70,8 @@ static size_t left_of(size_t whole, size_t part)
 /* Memory blocks double in size, so a batch may occupy up to twice the bytes of its events. */
 #define BLOCKS 2
 
-/* Returns the room for a batch, given what all quotas hold together. A pipeline may take half of the free
- * memory beyond its own, so it never holds more than what then remains free. */
+/* Returns the room for a batch, given what all quotas hold together. A pipeline may take half of
+ * the free memory beyond its own, so it never holds more than what then remains free. */
 static size_t room_beside(const struct claim_quota *q, size_t held, size_t spare, bool first)
 {
     size_t free = left_of(q->budget->limit, held);
@@ -155,7 +155,7 @@ bool claim_quota_allows(struct pipeline *p, int64_t now, size_t settling)
     bool one_by_one = pipeline_failstop(p) || effects_used(&p->effects);
     size_t most = one_by_one ? 1 : INFLIGHT_BATCHES;
     size_t others = p->inflight.n - settling;
-    if (p->state != PIPELINE_RUNNING || !pipeline_our_turn(p))
+    if (p->stats.state != PIPELINE_RUNNING || !pipeline_our_turn(p))
         return false;
     if (p->inflight.ready)
         return false; /* deliver the claimed events first */

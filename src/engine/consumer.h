@@ -1,5 +1,5 @@
-/* consumer.h: the settings of a consumer, the table of options that sets them, and its retry policy:
- * how often an event is tried, and how long to wait in between. */
+/* consumer.h: the settings of a consumer, the table of options that sets them, and its retry
+ * policy: how often an event is tried, and how long to wait in between. */
 #ifndef ENGINE_CONSUMER_H
 #define ENGINE_CONSUMER_H
 

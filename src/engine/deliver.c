@@ -224,7 +224,7 @@ static size_t offer(struct pipeline *p, size_t room, int64_t now)
     size_t chain = min_size(p->offers.chain, OFFER);
     if (chain < CHAIN_LEAST)
         chain = CHAIN_LEAST;
-    if (pipeline_chains(p))
+    if (sink_caps(p->sk) & SINK_CHAINS)
         n = gather_chain(d, min_size(most, chain));
 
     size_t took = submit_all(p, d, n, now);
@@ -266,7 +266,7 @@ bool deliver_submit(struct pipeline *p)
     if (in_vain)
         return false; /* otherwise the work of handlers would be undone again and again */
 
-    while (p->inflight.ready && p->state == PIPELINE_RUNNING) {
+    while (p->inflight.ready && p->stats.state == PIPELINE_RUNNING) {
         if (!time_left(p, now, until))
             break;
         if (!may_submit(p, p->inflight.ready->batch, now))
@@ -275,7 +275,7 @@ bool deliver_submit(struct pipeline *p)
         if (room == 0 || offer(p, room, now) == 0)
             break;
         any = true;
-        if (inflight_untidy(&p->inflight))
+        if (p->inflight.queue != QUEUE_READY)
             break;
         now = pipeline_now(p);
     }

@@ -365,7 +365,8 @@ bool effects_resolve(struct pipeline *p)
         return true;
 
     int64_t now = pipeline_now(p);
-    bool out_of_time = p->state == PIPELINE_DRAINING && schedule_drain_over(&p->schedule, now);
+    bool out_of_time = p->stats.state == PIPELINE_DRAINING &&
+                       schedule_drain_over(&p->schedule, now);
     if (out_of_time) {
         exchange_drop(p, 0);
         return true;

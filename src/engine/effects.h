@@ -2,9 +2,8 @@
  * event takes effect there once.
  *
  * The work of a batch's handlers, the record of it (the inbox) and the settlement of the batch are
- * one transaction, on a separate store handle. The first call opens it, and it ends with the
- * step, so it never waits for the network or for a retry. Its mode determines how many calls it
- * spans. */
+ * one transaction, on a separate store handle. The first call opens it, and it ends with the step,
+ * so it never waits for the network or for a retry. */
 #ifndef ENGINE_EFFECTS_H
 #define ENGINE_EFFECTS_H
 
@@ -45,8 +44,8 @@ struct calls {
 /* ---- the transaction ---- */
 
 /* How much one transaction spans. A batch begins with the widest of the first three modes that it
- * may use; when a transaction fails, the batch is repeated in a narrower mode, and never widened
- * again. MODE_PER_CALL is set from the start if any handler is external, and stays. */
+ * may use; when a transaction fails, it is repeated in a narrower one. MODE_PER_CALL is set from
+ * the start if any handler is external, and stays. */
 enum effects_mode {
     MODE_PER_BATCH,  /* all events; a call that failed in it gets a savepoint from then on */
     MODE_SAVEPOINTS, /* all events, with a savepoint around each call */

@@ -33,7 +33,7 @@ struct exchange {
 
 void exchange_store_failed(struct pipeline *p, const struct error *err)
 {
-    p->store_error = *err;
+    p->stats.store_error = *err;
     p->stats.meter.store_errors++;
     if (!p->stats.stalled_since)
         p->stats.stalled_since = pipeline_now(p);
@@ -51,9 +51,9 @@ void exchange_store_failed(struct pipeline *p, const struct error *err)
 void exchange_store_back(struct pipeline *p)
 {
     schedule_store_back(&p->schedule);
-    if (!p->store_error.code)
+    if (!p->stats.store_error.code)
         return;
-    p->store_error.code = 0;
+    p->stats.store_error.code = 0;
     if (!p->stats.down)
         p->stats.why[0] = '\0';
     log_at(p->cfg.log, LOG_INFO_, p->c->name, "store is back");
@@ -480,7 +480,7 @@ static void take_answer(struct pipeline *p, struct exchange *x)
                "store: claimed events could not be read; trying again");
     }
 
-    bool superseded = x->hint.changed && p->state == PIPELINE_RUNNING;
+    bool superseded = x->hint.changed && p->stats.state == PIPELINE_RUNNING;
     if (superseded) {
         withdraw_claim(p, x);
         note_superseded(p);
@@ -554,7 +554,7 @@ static bool has_ended(const struct pipeline *p, size_t i)
 int64_t exchange_settle_delay_until(const struct pipeline *p, int64_t now)
 {
     bool alone = p->inflight.n == 1 && has_ended(p, 0);
-    if (!alone || p->cfg.settle_wait_ms == 0 || p->state != PIPELINE_RUNNING)
+    if (!alone || p->cfg.settle_wait_ms == 0 || p->stats.state != PIPELINE_RUNNING)
         return 0;
     if (effects_used(&p->effects) || schedule_look_due(&p->schedule, now))
         return 0;

@@ -251,7 +251,7 @@ static void note_failed(struct failure_detector *d, int64_t seq, int64_t sent_at
 
 void failure_note(struct pipeline *p, const struct slot *slot, const char *text)
 {
-    snprintf(p->failure, sizeof p->failure, "%s: %s", slot->d.ev->type.p, text);
+    snprintf(p->stats.failure, sizeof p->stats.failure, "%s: %s", slot->d.ev->type.p, text);
 }
 
 void failure_put_off(struct pipeline *p, struct slot *slot, int64_t delay_ms, const char *text)

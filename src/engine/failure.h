@@ -1,13 +1,12 @@
-/* failure.h: handles failed deliveries: which side is at fault, whether the failure uses up an
- * attempt, and when the event is retried or becomes a dead letter.
+/* failure.h: failed deliveries: which side is at fault, whether the failure uses up an attempt, and
+ * when the event is retried or becomes a dead letter; and the sink as a whole, when it is down.
  *
  * A sink that fails everything is down, regardless of its answers. An event that fails while others
- * get through is at fault itself. So a failure counts against an event only if another delivery
- * sent within FAILURE_NEAR after it got through. A delivery sent before proves nothing, because the
- * sink may have gone down since. Nor does a success at the end of an outage: it only shows that the
- * sink is back. An event once proven at fault is presumed at fault again, unless the sink is down
- * by then; and its failures are no evidence against the sink, because events of a broken kind fail
- * in bunches when retried.
+ * get through is at fault itself: a failure counts against it only if another delivery sent within
+ * FAILURE_NEAR after it got through. One sent before proves nothing, because the sink may have gone
+ * down since; nor does a success at the end of an outage. An event once proven at fault is presumed
+ * at fault again, unless the sink is down by then, and its failures are no evidence against the
+ * sink, because events of a broken kind fail in bunches.
  *
  * How many failures in a row mean an outage depends on the usual failure rate: 20 if everything
  * went well, more if many events fail anyway. So a sink that accepts one kind of event but not
@@ -48,14 +47,11 @@ struct open_failure {
     bool event_fault;
 };
 
-/* Evidence about a sink from the deliveries of one pipeline; empty when a relay starts. All times
- * are monotonic.
- * (1) failures counts the failures since a delivery last got through; failing_since != 0 if and
- * only if it is above 0. They were sent after every delivery that got through before the first of
- * them failed: first_sent > passed_sent then.
+/* Evidence about a sink from the deliveries of one pipeline. All times are monotonic.
+ * (1) failures counts the failures since a delivery last got through; if it is above 0, then
+ *     failing_since != 0 and first_sent > passed_sent.
  * (2) failing[0..n_failing) are the different events among them, as far as there is room.
- * (3) Deliveries sent from out_from on and before out_to failed in the last completed outage: as
- * far as is known, none of them got through.
+ * (3) Deliveries sent from out_from on and before out_to failed in the last completed outage.
  * (4) Only failure.c writes these. */
 struct failure_detector {
     struct passed_slice passed[FAILURE_SLICES];
@@ -114,8 +110,7 @@ static inline const char *failure_text(const struct sink_result *r)
 /* ---- circuit.c: the sink as a whole ----
  *
  * The circuit breaker stops sending to a sink that is down, probes it occasionally, and ramps up
- * gently. The sink report is the line about it that is stored with the consumer for operators
- * (`last error`). */
+ * gently. The report is the line about it that is stored with the consumer (`last error`). */
 
 /* (1) until != 0 if and only if the circuit is open.
  * (2) window is how many deliveries may be in flight. It is 1 or `probes` while probing and doubles
@@ -146,10 +141,9 @@ static inline bool circuit_open(const struct circuit *c)
 
 #define CIRCUIT_REPORT_TEXT 400
 
-/* (1) Only circuit.c writes these. (2) Each line replaces the one before. It is only noted here,
- * and written between transactions by circuit_report_write. (3) Once the sink answers, the line is
- * cleared, even if it was written by another relay that has since vanished. A line that gives the
- * reason for a pause stays until the consumer is resumed. */
+/* (1) Only circuit.c writes these. (2) Each line replaces the one before; circuit_report_write
+ * writes it between transactions. (3) Once the sink answers, the line is cleared, even that of a
+ * relay that has vanished; the reason for a pause stays until the consumer is resumed. */
 struct circuit_report {
     bool answered;                  /* the sink has answered since the pipeline started */
     bool paused;                    /* text says why the consumer is paused */

@@ -88,17 +88,17 @@ void pipeline_free(struct pipeline *p)
 /* The only function that changes the state. The state never returns to an earlier one. */
 static void set_state(struct pipeline *p, enum pipeline_state s)
 {
-    if (p->state < s)
-        p->state = s;
+    if (p->stats.state < s)
+        p->stats.state = s;
 }
 
 void pipeline_fail(struct pipeline *p, const struct error *err, int64_t deadline)
 {
-    if (p->error.code)
+    if (p->stats.error.code)
         return;
-    p->error = *err;
-    if (!p->error.code)
-        p->error.code = ERR_INTERNAL;
+    p->stats.error = *err;
+    if (!p->stats.error.code)
+        p->stats.error.code = ERR_INTERNAL;
     log_at(p->cfg.log, LOG_ERROR_, p->c->name, "stopping: %s", err->text);
     pipeline_drain(p, deadline);
 }
@@ -135,11 +135,10 @@ static int register_consumer(struct pipeline *p, enum put how, struct error *err
 static void stay_on_standby(struct pipeline *p, const struct error *why)
 {
     struct standby *s = &p->standby;
-    bool news = strcmp(s->why.text, why->text) != 0;
-    s->why = *why;
+    bool news = strcmp(p->stats.standby_why.text, why->text) != 0;
+    p->stats.standby_why = *why;
     s->delay = max_i64(STANDBY_MIN, min_i64(2 * s->delay, STANDBY_MAX));
     s->at = pipeline_now(p) + s->delay;
-    p->stats.standby = true;
     if (news)
         log_at(p->cfg.log, LOG_WARN_, p->c->name, "standing by: %s", why->text);
 }
@@ -196,9 +195,8 @@ int pipeline_register(struct pipeline *p, struct error *err)
 
 void pipeline_stand_by(struct pipeline *p)
 {
-    p->standby.why = (struct error){.code = ERR_CONFLICT, .text = ""};
+    p->stats.standby_why = (struct error){.code = ERR_CONFLICT, .text = ""};
     p->standby.at = 0; /* the next step tries at once; the store's error gives the reason */
-    p->stats.standby = true;
 }
 
 /* Registers our settings again if a try is due. Returns whether the pipeline may continue. */
@@ -211,7 +209,7 @@ static bool try_again(struct pipeline *p)
     if (register_consumer(p, PUT_AGAIN, &err) == 0) {
         log_at(p->cfg.log, LOG_INFO_, p->c->name, "its settings are in force again: resuming");
         p->standby = (struct standby){0};
-        p->stats.standby = false;
+        p->stats.standby_why = (struct error){0};
         schedule_look_now(&p->schedule);
         return true;
     }
@@ -231,7 +229,7 @@ static bool awaits_sink(const struct pipeline *p)
 {
     if (inflight_deliveries(&p->inflight) > 0)
         return true;
-    if (p->standby.why.code)
+    if (p->stats.standby_why.code)
         return false;
     if (pipeline_sink_lease(p))
         return true;
@@ -241,7 +239,7 @@ static bool awaits_sink(const struct pipeline *p)
 /* Whether newer settings are in force and everything claimed under ours is settled. */
 static bool stands_by(const struct pipeline *p)
 {
-    return p->standby.why.code && p->inflight.n == 0;
+    return p->stats.standby_why.code && p->inflight.n == 0;
 }
 
 /* Gives back unstarted events, newest batch first (see inflight_next_settled), waits for deliveries
@@ -257,7 +255,7 @@ static bool drain(struct pipeline *p)
     inflight_give_back(&p->inflight);
     exchange_drop_lost(p);
     if (p->inflight.n == 0) {
-        set_state(p, p->error.code ? PIPELINE_FAILED : PIPELINE_STOPPED);
+        set_state(p, p->stats.error.code ? PIPELINE_FAILED : PIPELINE_STOPPED);
         return false;
     }
 
@@ -287,11 +285,11 @@ static bool deliver_and_claim(struct pipeline *p)
     if (submitted && inflight_deliveries(&p->inflight) > 0)
         p->sk->ops->drive(p->sk);
     circuit_report_write(p);
-    if (p->state == PIPELINE_DRAINING)
+    if (p->stats.state == PIPELINE_DRAINING)
         return true;
 
     bool turned = exchange_step(p);
-    if (p->state == PIPELINE_DRAINING)
+    if (p->stats.state == PIPELINE_DRAINING)
         return true;
     return submitted || turned;
 }
@@ -313,7 +311,7 @@ static bool step(struct pipeline *p)
 
     exchange_renew(p);
 
-    if (p->state == PIPELINE_DRAINING)
+    if (p->stats.state == PIPELINE_DRAINING)
         return drain(p);
     if (stands_by(p))
         return try_again(p);
@@ -322,7 +320,7 @@ static bool step(struct pipeline *p)
 
 bool pipeline_step(struct pipeline *p)
 {
-    if (p->state >= PIPELINE_STOPPED)
+    if (p->stats.state >= PIPELINE_STOPPED)
         return false;
     p->stepped_at = pipeline_now(p);
     bool again = step(p);
@@ -364,7 +362,7 @@ static size_t wait_for_work(struct pipeline *p, int64_t now, struct pollfd *fds,
 size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t *ret_deadline)
 {
     *ret_deadline = CLOCK_NEVER;
-    if (p->state >= PIPELINE_STOPPED)
+    if (p->stats.state >= PIPELINE_STOPPED)
         return 0;
 
     int64_t now = p->stepped_at;
@@ -381,7 +379,7 @@ size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t
     if (stands_by(p)) {
         at = min_i64(at, p->standby.at);
     }
-    if (p->state == PIPELINE_DRAINING) {
+    if (p->stats.state == PIPELINE_DRAINING) {
         at = min_i64(at, p->schedule.drain_by);
     } else {
         n += wait_for_work(p, now, fds + n, max - n, &at);
@@ -404,16 +402,6 @@ bool pipeline_busy(const struct pipeline *p)
     return p->inflight.n > 0;
 }
 
-enum pipeline_state pipeline_state(const struct pipeline *p)
-{
-    return p->state;
-}
-
-const struct error *pipeline_error(const struct pipeline *p)
-{
-    return &p->error;
-}
-
 const struct pipeline_stats *pipeline_stats(const struct pipeline *p)
 {
     return &p->stats;
@@ -429,19 +417,4 @@ const struct sink_lease *pipeline_sink_lease(const struct pipeline *p)
     if (!p->sk->ops->lease)
         return NULL;
     return p->sk->ops->lease(p->sk);
-}
-
-const struct error *pipeline_store_error(const struct pipeline *p)
-{
-    return &p->store_error;
-}
-
-const struct error *pipeline_standby(const struct pipeline *p)
-{
-    return &p->standby.why;
-}
-
-const char *pipeline_failure(const struct pipeline *p)
-{
-    return p->failure;
 }

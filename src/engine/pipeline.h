@@ -84,7 +84,14 @@ enum pipeline_state {
 
 #define PIPELINE_WHY 200
 
+/* What a pipeline reports about itself. An error has code 0 if there is none. */
 struct pipeline_stats {
+    enum pipeline_state state;
+    struct error error;       /* why the pipeline failed */
+    struct error store_error; /* why the last turn with the store failed */
+    struct error standby_why; /* why the pipeline stands by: the consumer has newer settings than
+                                 ours, so nothing is claimed */
+    char failure[256];        /* the last failure of an event, as "type: reason"; "": none */
     int64_t delivered, retried, buried, behind, claims, lost, crashed;
     struct meter meter;
     /* Since when, in monotonic ns, the pipeline has had work without delivering or burying any
@@ -95,7 +102,6 @@ struct pipeline_stats {
     char why[PIPELINE_WHY]; /* the sink's or store's error when it went down; "" once it is back */
     bool through;           /* the last look found no work left (see claim_hint.through) */
     bool paused;
-    bool standby;       /* the consumer has newer settings than ours, so nothing is claimed */
     bool down;          /* the sink is down, or no delivery succeeds */
     int64_t down_since; /* monotonic ns; 0: the sink is up */
 };
@@ -133,19 +139,10 @@ void pipeline_drain(struct pipeline *p, int64_t deadline);
 
 /* pipeline_busy returns whether the pipeline holds a claim. */
 bool pipeline_busy(const struct pipeline *p);
-enum pipeline_state pipeline_state(const struct pipeline *p);
-const struct error *pipeline_error(const struct pipeline *p);
 const struct pipeline_stats *pipeline_stats(const struct pipeline *p);
 /* pipeline_held returns how many events are claimed and have not ended. */
 size_t pipeline_held(const struct pipeline *p);
 /* pipeline_sink_lease returns the lease of a sink that takes turns with others; NULL for any other
  * sink. */
 const struct sink_lease *pipeline_sink_lease(const struct pipeline *p);
-/* pipeline_store_error returns why the last turn with the store failed; code 0: it did not. */
-const struct error *pipeline_store_error(const struct pipeline *p);
-/* pipeline_standby returns why the pipeline stands by; code 0: it does not. */
-const struct error *pipeline_standby(const struct pipeline *p);
-/* pipeline_failure returns the last failure of an event, as "type: reason"; "": none. */
-const char *pipeline_failure(const struct pipeline *p);
-
 #endif

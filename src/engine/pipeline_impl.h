@@ -1,8 +1,7 @@
-/* pipeline_impl.h: declarations shared by the files of a pipeline. They are pipeline.c (the front
- * door, and standing by), deliver.c (to the sink and back), failure.c (what happens when a delivery
- * fails), circuit.c (the sink as a whole), exchange.c (to the store and back), claim_quota.c
- * (whether to claim, and how much), effects.c and calls.c (handlers' transactions). Only they
- * include it. */
+/* pipeline_impl.h: what the files of a pipeline share: pipeline.c (the front door, and standing
+ * by), deliver.c (to the sink and back), failure.c (what happens when a delivery fails), circuit.c
+ * (the sink as a whole), exchange.c (to the store and back), claim_quota.c (whether to claim, and
+ * how much), effects.c and calls.c (handlers' transactions). */
 #ifndef ENGINE_PIPELINE_IMPL_H
 #define ENGINE_PIPELINE_IMPL_H
 
@@ -49,8 +48,7 @@ static inline void schedule_look_now(struct schedule *s)
 }
 
 /* schedule_rest makes the next look due in `wait`, or at a wake-up. `lane_taken`: another worker
- * has the lane. Every commit of that worker is a wake-up, and each look would find the lane taken,
- * so the next look is at least 50 ms away, wake-up or not. */
+ * has the lane, and each of its commits is a wake-up, so the next look is at least 50 ms away. */
 static inline void schedule_rest(struct schedule *s, int64_t now, int64_t wait, bool lane_taken)
 {
     s->ignore_until = 0;
@@ -139,12 +137,11 @@ static inline bool schedule_drain_over(const struct schedule *s, int64_t now)
 
 /* (1) Only pipeline.c writes these. */
 struct standby {
-    struct error why; /* why the pipeline stands by; code 0: it does not */
-    int64_t at;       /* when to try to register again, monotonic */
-    int64_t delay;    /* the last wait between tries; 0: none yet */
+    int64_t at;    /* when to try to register again, monotonic */
+    int64_t delay; /* the last wait between tries; 0: none yet */
 };
 
-/* The state from which the next turn with the store starts. (1) Only exchange.c writes these. */
+/* What the next turn with the store starts from. (1) Only exchange.c writes these. */
 struct next_turn {
     int lane;               /* the lane the next claim tries first */
     bool parked;            /* the next claim tries parked events first, if it is time to */
@@ -161,15 +158,14 @@ struct offers {
     size_t chain;      /* events of a chain that were taken; twice as many if all were */
 };
 
-/* (1) state and error are written by pipeline.c alone; the other structs by the file that their
- * declaration names. (2) error.code != 0 only while draining for good, or once failed. */
+/* (1) stats.state, error and standby_why are written by pipeline.c alone; the structs by the file
+ * that their declaration names. (2) stats.error.code != 0 only while draining for good, or once
+ * failed. */
 struct pipeline {
     struct pipeline_config cfg;
     const struct consumer *c;
     struct filter *filter;
     struct sink *sk;
-    enum pipeline_state state;
-    struct error error; /* why the pipeline failed; code 0: it has not */
     struct pipeline_stats stats;
 
     struct inflight inflight;
@@ -184,11 +180,9 @@ struct pipeline {
     struct next_turn next;
     struct offers offers;
 
-    int64_t stepped_at;       /* when the last step began, monotonic */
-    int64_t wall_ahead_ms;    /* wall clock minus monotonic clock, at the last claim */
-    struct error store_error; /* of the last turn; code 0: success */
-    const char *caution;      /* the sink's last warning; NULL: none */
-    char failure[256];        /* the last failure of an event: "type: reason" */
+    int64_t stepped_at;    /* when the last step began, monotonic */
+    int64_t wall_ahead_ms; /* wall clock minus monotonic clock, at the last claim */
+    const char *caution;   /* the sink's last warning; NULL: none */
 };
 
 static inline int64_t pipeline_now(const struct pipeline *p)
@@ -196,31 +190,23 @@ static inline int64_t pipeline_now(const struct pipeline *p)
     return clock_mono(p->cfg.clock);
 }
 
-/* pipeline_failstop returns whether the sink takes whole batches and keeps their order itself: see
- * SINK_FAILSTOP. */
+/* pipeline_failstop: the sink takes whole batches and keeps their order itself.
+ * pipeline_in_process: an event can kill this process. See SINK_FAILSTOP and SINK_IN_PROCESS. */
 static inline bool pipeline_failstop(const struct pipeline *p)
 {
     return (sink_caps(p->sk) & SINK_FAILSTOP) != 0;
 }
 
-/* pipeline_in_process returns whether an event can kill this process: see SINK_IN_PROCESS. */
 static inline bool pipeline_in_process(const struct pipeline *p)
 {
     return (sink_caps(p->sk) & SINK_IN_PROCESS) != 0;
-}
-
-/* pipeline_chains returns whether an event may be submitted together with the events of its key
- * that wait for it: see SINK_CHAINS. */
-static inline bool pipeline_chains(const struct pipeline *p)
-{
-    return (sink_caps(p->sk) & SINK_CHAINS) != 0;
 }
 
 /* pipeline_our_turn returns whether we may deliver: we do not stand by, and the sink is not leased
  * to another relay. */
 static inline bool pipeline_our_turn(const struct pipeline *p)
 {
-    if (p->standby.why.code)
+    if (p->stats.standby_why.code)
         return false;
     const struct sink_lease *l = pipeline_sink_lease(p);
     return !l || l->held;
@@ -243,13 +229,13 @@ static inline struct claim_lease lease_of(const struct pipeline *p, const struct
                                 .lease_ms = p->c->lease_ms};
 }
 
-/* lease_start notes that the lease of a batch begins at `now`. */
+/* lease_start notes that the lease of a batch begins at `now`; lease_renewal_at returns when half
+ * of it is over. */
 static inline void lease_start(const struct pipeline *p, struct batch_state *b, int64_t now)
 {
     b->deadline = now + p->c->lease_ms * MS_NS;
 }
 
-/* lease_renewal_at returns the time when half of the lease is over. */
 static inline int64_t lease_renewal_at(const struct pipeline *p, const struct batch_state *b)
 {
     return b->deadline - p->c->lease_ms * MS_NS / 2;
@@ -276,16 +262,15 @@ bool exchange_step(struct pipeline *p);
 /* exchange_settle settles batch[i], whose events have all ended, and claims the next batch in the
  * same transaction if claim_quota_allows and a look is due. Returns whether the store did it. */
 bool exchange_settle(struct pipeline *p, size_t i);
-/* exchange_settle_delay_until returns until when the settlement of the only batch is delayed: it
- * was delivered whole, and will be settled with the next claim, or then. 0: no delay. */
+/* exchange_settle_delay_until returns until when the settlement of the only batch, which was
+ * delivered whole, waits for the next claim. 0: no delay. */
 int64_t exchange_settle_delay_until(const struct pipeline *p, int64_t now);
 /* exchange_drop forgets batch[i]. exchange_drop_lost forgets all batches whose claims are no longer
  * ours and that have no event with the sink. */
 void exchange_drop(struct pipeline *p, size_t i);
 void exchange_drop_lost(struct pipeline *p);
 /* exchange_settlement returns the settlement of a batch; it points into b. exchange_settled forgets
- * batch[i], which the store has settled, or refused to because the claim was `lost`. effects.c
- * settles in its own transaction, and needs both. */
+ * batch[i], which the store has settled, or refused to because the claim was `lost`. */
 struct settlement exchange_settlement(struct pipeline *p, const struct batch_state *b);
 void exchange_settled(struct pipeline *p, size_t i, bool lost);
 /* exchange_store_failed notes that the store failed or did not answer, and backs off.

@@ -20,8 +20,8 @@ static const char *const ours[] = {
     "id", "type", "aggregate_type", "aggregate_id", "key", "seq", "version", "time", "tenant",
 };
 
-/* A message under construction. (1) `text` has room for everything that headers add to it, so it does
- * not move under them. */
+/* A message under construction. (1) `text` has room for everything that headers add to it, so it
+ * does not move under them. */
 struct maker {
     const struct message_style *style;
     const struct event *ev;
