@@ -42,8 +42,7 @@ char *arena_bytes(struct arena *a, const void *p, size_t n) __attribute__((warn_
 
 /* array_grow makes room for one more element after the n elements of a list, each of `size` bytes.
  * It returns the list, which may have moved, or NULL when out of memory, with the list unchanged.
- * The capacity doubles whenever n is a power of two and is not stored; a list that grows this way
- * must not be grown in any other. */
+ * The capacity is not stored, so a list must not be grown in any other way. */
 static inline void *array_grow(void *list, size_t n, size_t size)
 {
     bool full = (n & (n - 1)) == 0;

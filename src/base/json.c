@@ -9,8 +9,7 @@
 
 /* ---- tokens ---- */
 
-/* special_marks sets the high bit of each byte of w that is below 0x20, a quote or a backslash.
- * Strings make up most of a payload, so their plain bytes are skipped eight at a time. The marks of
+/* Sets the high bit of each byte of w that is below 0x20, a quote or a backslash. The marks of
  * bytes of 0x80 and above are arbitrary, and so are those after a marked byte: only the lowest mark
  * can be trusted. */
 static inline uint64_t special_marks(uint64_t w)

@@ -37,8 +37,7 @@ int url_host_port(struct str s, const char *default_port, char **ret_host, char 
 
 /* url_password returns a copy of the password that the caller wipes and frees: the content of
  * `file` without its line end, read each time so that a password can be rotated; else a copy of
- * `given`. NULL with err->code 0 if both are NULL; NULL with ERR_UNAVAILABLE or ERR_NOMEM if it
- * could not be read. */
+ * `given`. NULL with err->code 0 if both are NULL, else if it could not be read. */
 char *url_password(const char *file, const char *given, struct error *err);
 
 /* url_password_env copies the password from that environment variable into *ret; if it is not set,

@@ -19,16 +19,14 @@ static void keep_in_bounds(struct claim_quota *q)
     q->n = min_size(q->n, q->most);
 }
 
-void claim_quota_init(struct claim_quota *q, size_t in_flight, size_t most, struct budget *budget)
+void claim_quota_init(struct claim_quota *q, size_t in_flight, size_t most, bool all_lanes,
+                      struct budget *budget)
 {
-    *q = (struct claim_quota){
-        .n = START, .least = in_flight, .most = most, .bytes = START_BYTES, .budget = budget};
-    keep_in_bounds(q);
-}
-
-void claim_quota_start_small(struct claim_quota *q)
-{
-    q->n = START_SMALL;
+    *q = (struct claim_quota){.n = all_lanes ? START_SMALL : START,
+                              .least = in_flight,
+                              .most = most,
+                              .bytes = START_BYTES,
+                              .budget = budget};
     keep_in_bounds(q);
 }
 

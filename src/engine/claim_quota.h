@@ -1,14 +1,13 @@
 /* claim_quota.h: whether a pipeline may claim another batch, and its limits in events and bytes.
  *
  * The number of events follows the speed of the sink: small batches for a slow one, so that events
- * in flight can soon be given back, and large ones for a fast one. The memory reserved follows the
- * usage of recent batches.
+ * in flight can soon be given back, and large ones for a fast one. The memory follows the usage of
+ * recent batches.
  *
  * All pipelines of a process share a budget of memory for events in flight. A pipeline may hold as
  * much as remains free: the more pipelines are busy, the smaller the equal share of each. None
  * waits for another, because a pipeline with nothing in flight always gets a minimum, or one event,
- * however large. So the limit can be exceeded by one event per pipeline. Nothing here needs manual
- * tuning. */
+ * however large. So the limit can be exceeded by one event per pipeline. */
 #ifndef ENGINE_CLAIM_QUOTA_H
 #define ENGINE_CLAIM_QUOTA_H
 
@@ -43,11 +42,11 @@ struct claim_quota {
     size_t held;
 };
 
-/* claim_quota_init starts with 64 events, within the bounds of in_flight and most. */
-void claim_quota_init(struct claim_quota *q, size_t in_flight, size_t most, struct budget *budget);
-/* claim_quota_start_small is for a worker whose first batch may span all lanes: it starts with 8
- * events, because workers that join later must wait for that batch before they get lanes. */
-void claim_quota_start_small(struct claim_quota *q);
+/* claim_quota_init starts with 64 events, within the bounds of in_flight and most. `all_lanes`: the
+ * first batch may span all lanes, and workers that join later must wait for it before they get any,
+ * so it starts with 8 events. */
+void claim_quota_init(struct claim_quota *q, size_t in_flight, size_t most, bool all_lanes,
+                      struct budget *budget);
 
 /* claim_quota_tune learns from a batch of `got` events that was settled `took` ns after it was
  * claimed. claim_quota_halve follows a batch that was not finished in time. claim_quota_one claims
@@ -56,8 +55,7 @@ void claim_quota_tune(struct claim_quota *q, size_t got, int64_t took);
 void claim_quota_halve(struct claim_quota *q);
 void claim_quota_one(struct claim_quota *q);
 /* claim_quota_learn notes how many bytes of memory a batch took. The next may have twice as many,
- * since batches grow by doubling, and at least half of this one's limit: small batches of retries
- * alternate with large ones. */
+ * since batches grow by doubling, and at least half of this one's limit. */
 void claim_quota_learn(struct claim_quota *q, size_t bytes);
 
 /* claim_quota_reserve returns how many bytes of events the next batch may have, and reserves memory

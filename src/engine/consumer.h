@@ -32,8 +32,7 @@ struct retry_policy {
 
 /* retry_parse reads "patient", "fast", "slow", or
  * "base=1s,cap=5m,attempts=5,jitter=full|none,outage=24h". Missing parts default to those of fast,
- * or of a preset in front: "slow,attempts=9". attempts=forever sets no bound. Fails with
- * ERR_CONFIG. */
+ * or of a preset in front: "slow,attempts=9". Fails with ERR_CONFIG. */
 int retry_parse(const char *s, struct retry_policy *ret, struct error *err);
 /* retry_hold removes the bound on attempts, unless one was given explicitly; with `hold` false it
  * restores the bound. */
@@ -75,9 +74,8 @@ struct consumer {
     struct http_options http;
 };
 
-/* consumer_options is the table of all options of a consumer. Their target is a struct consumer.
- * The table ends with name == NULL. The preset comes first, so options that are applied in the
- * order of the table override it. */
+/* All options of a consumer, for a struct consumer; ends with name == NULL. The preset comes first,
+ * so options applied in the order of the table override it. */
 extern const struct option_def consumer_options[];
 /* consumer_preset returns a preset's value for an option; NULL: it has none, or there is no such
  * preset. */

@@ -178,8 +178,7 @@ static size_t gather_chain(struct delivery **d, size_t max)
 
 /* Submits deliveries to the sink, and returns how many it took. They are marked in flight first,
  * since the sink may answer from within submit; those it did not take return to the head of the
- * queue. Handlers run inside submit, so the lease renewer may extend the claim, and move its
- * deadline, in the meantime. */
+ * queue. The lease renewer may move the deadline while handlers run inside submit. */
 static size_t submit_all(struct pipeline *p, struct delivery *const *d, size_t n, int64_t now)
 {
     struct batch_state *b = ((struct slot *)d[0])->batch;

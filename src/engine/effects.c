@@ -245,8 +245,7 @@ bool effects_refused(struct effects *e, const struct error *err)
 }
 
 /* Finds the event whose effects cannot be committed. Only a commit shows that, so the batch is
- * repeated with one event per transaction. If the transaction had a single event, that event has
- * failed. */
+ * repeated with one event per transaction. If it had a single event, that event has failed. */
 static void isolate_event(struct pipeline *p, const struct error *err)
 {
     struct effects *e = &p->effects;

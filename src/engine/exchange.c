@@ -419,8 +419,7 @@ static void took_batch(struct pipeline *p, struct batch_state *b, const struct c
 }
 
 /* Begins the delivery of a suspect. If others of this process are in flight as well, a crash is
- * blamed on none of them. If the store cannot be told, delivery goes on anyway: at worst one crash
- * too many is counted. */
+ * blamed on none of them; if the store cannot be told, one crash too many is counted at worst. */
 static void begin_suspect(struct pipeline *p, const struct batch *claim)
 {
     struct suspect_claim cleared[2];

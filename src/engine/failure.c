@@ -365,37 +365,27 @@ static int64_t failing_ms(const struct pipeline *p, const struct slot *slot)
     return all;
 }
 
-/* Whether nothing sent since sent_at got through, so a delivery sent then is among the current
- * failures. */
-static bool fails_still(const struct failure_detector *d, int64_t sent_at)
-{
-    return d->failures > 0 && sent_at >= d->first_sent;
-}
-
-/* Whether other events get through in between: one sent after sent_at did; or none has yet, but one
- * did before, and no failing event has failed twice since. */
-static bool others_pass(const struct failure_detector *d, int64_t sent_at)
-{
-    bool any_passed = d->passed_sent > 0;
-    bool passed_since = sent_at < d->passed_sent;
-    if (passed_since)
-        return !sent_in_outage(d, sent_at);
-    return any_passed && fails_still(d, sent_at) && d->failures == d->n_failing;
-}
-
 /* Decides about an event without proof of fault, which cannot be retried forever. Once it has
- * failed for long enough, it is given up; or, if other events get through occasionally but never
- * close enough to prove anything, the attempt counts. While the sink is down beyond doubt, nothing
- * is given up. */
+ * failed for long enough, it is given up; or the attempt counts, if other events get through
+ * occasionally. While the sink is down beyond doubt, nothing is given up. */
 static void decide_in_doubt(const struct pipeline *p, const struct slot *slot, struct verdict *v)
 {
     const struct failure_detector *d = &p->detector;
     bool long_enough = v->failing_ms >= p->c->retry.outage_ms && !certainly_down(d);
     if (!long_enough)
         return;
+    bool fails_still = d->failures > 0 && slot->sent_at >= d->first_sent;
     bool each_tried_often = d->failures >= DOWN_FAILURES * d->n_failing;
-    v->hopeless = fails_still(d, slot->sent_at) && each_tried_often;
-    if (!v->hopeless && others_pass(d, slot->sent_at))
+    v->hopeless = fails_still && each_tried_often;
+    if (v->hopeless)
+        return;
+
+    /* Do others get through in between? One sent later did; or none has yet, but one did before,
+     * and no failing event has failed twice since. */
+    bool others_pass = d->passed_sent > 0 && fails_still && d->failures == d->n_failing;
+    if (slot->sent_at < d->passed_sent)
+        others_pass = !sent_in_outage(d, slot->sent_at);
+    if (others_pass)
         v->attempts = 1;
 }
 

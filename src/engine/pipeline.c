@@ -28,10 +28,9 @@ int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struc
     if (!p->cfg.poll_ms)
         p->cfg.poll_ms = POLL_MS;
 
-    claim_quota_init(&p->quota, (size_t)p->c->concurrency, (size_t)p->c->batch, cfg->budget);
-    bool takes_all_lanes = cfg->sole && p->c->lanes > 1;
-    if (takes_all_lanes)
-        claim_quota_start_small(&p->quota);
+    bool all_lanes = cfg->sole && p->c->lanes > 1;
+    claim_quota_init(&p->quota, (size_t)p->c->concurrency, (size_t)p->c->batch, all_lanes,
+                     cfg->budget);
     p->suspect.all = cfg->suspects;
     schedule_init(&p->schedule);
     circuit_init(&p->circuit);
@@ -116,10 +115,9 @@ void pipeline_drain(struct pipeline *p, int64_t deadline)
 
 /* ---- registering, and standing by ----
  *
- * In a rolling deploy, workers with old and new settings run side by side. The store accepts the
- * new settings and refuses those they replaced, so the old workers stand by: they settle their
- * claims, claim nothing more, and retry periodically. They continue if an operator restores their
- * settings. */
+ * In a rolling deploy, workers with old and new settings run side by side. The store refuses
+ * settings that were replaced, so the old workers stand by: they settle their claims, claim nothing
+ * more, and retry periodically, in case an operator restores their settings. */
 
 static int register_consumer(struct pipeline *p, enum put how, struct error *err)
 {
@@ -143,9 +141,8 @@ static void stay_on_standby(struct pipeline *p, const struct error *why)
         log_at(p->cfg.log, LOG_WARN_, p->c->name, "standing by: %s", why->text);
 }
 
-/* Ends the leases of workers whose process is known to have ended, oldest claim first. Their events
- * need not wait: a relay that was killed is usually restarted at once. If anything fails here,
- * leases simply expire. */
+/* Ends the leases of workers whose process is known to have ended, oldest claim first. A relay that
+ * was killed is usually restarted at once. If anything fails here, leases simply expire. */
 static void end_leases(struct pipeline *p)
 {
     struct store *st = p->cfg.st;
@@ -223,8 +220,7 @@ static bool try_again(struct pipeline *p)
 /* ---- a step ---- */
 
 /* Whether the sink needs to be driven. A sink with a lease must renew or acquire it even when idle,
- * but not while we stand by: the lease then expires, and a worker with the current settings gets
- * it. */
+ * but not while we stand by: a worker with the current settings gets it then. */
 static bool awaits_sink(const struct pipeline *p)
 {
     if (inflight_deliveries(&p->inflight) > 0)

@@ -20,17 +20,15 @@
 struct pipeline;
 
 /* Where the handlers of a pipeline get the connection for their transactions, for one step at a
- * time. acquire may wait; release takes the connection back, with no transaction open. acquire ==
- * NULL: there is no pool. */
+ * time; no transaction is open between steps. acquire may wait; NULL: there is no pool. */
 struct tx_pool {
     int (*acquire)(void *ctx, struct store **ret, struct error *err);
     void (*release)(void *ctx, struct store *st);
     void *ctx;
 };
 
-/* The handler call that a pipeline is in. Handlers run in the pipeline's own thread, so another
- * thread, the lease renewer, extends its claim in the meantime. Any thread may read it at any time.
- */
+/* The handler call that a pipeline is in. Handlers run in the pipeline's thread, so the lease
+ * renewer, another thread, extends its claim. Any thread may read it. */
 struct call_progress {
     _Atomic int64_t started;  /* when the call began, monotonic; 0: there is none */
     _Atomic int64_t epoch;    /* of the claim */
@@ -121,8 +119,7 @@ struct handler_guard pipeline_guard(struct pipeline *p);
 void pipeline_done(void *pipeline, struct delivery *d, const struct sink_result *r);
 
 /* pipeline_step does everything that can be done now: it settles, claims, submits, drives the sink
- * and extends leases. Returns whether to call it again at once. It survives errors of the store: it
- * logs them and tries again later. */
+ * and extends leases. Returns whether to call it again at once. Errors of the store are logged. */
 bool pipeline_step(struct pipeline *p);
 
 /* pipeline_wait fills in at most max entries to poll for, and returns their number. *ret_deadline
@@ -133,8 +130,7 @@ size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t
 void pipeline_wake(struct pipeline *p);
 
 /* pipeline_drain stops claiming and gives back unstarted events. Deliveries in flight may continue
- * until the monotonic deadline, and are then cancelled. The final state is PIPELINE_STOPPED, or
- * PIPELINE_FAILED after an error. */
+ * until the monotonic deadline, and are then cancelled. */
 void pipeline_drain(struct pipeline *p, int64_t deadline);
 
 /* pipeline_busy returns whether the pipeline holds a claim. */

@@ -158,9 +158,8 @@ struct offers {
     size_t chain;      /* events of a chain that were taken; twice as many if all were */
 };
 
-/* (1) stats.state, error and standby_why are written by pipeline.c alone; the structs by the file
- * that their declaration names. (2) stats.error.code != 0 only while draining for good, or once
- * failed. */
+/* (1) Only pipeline.c writes stats.state, error and standby_why; the structs are written by the
+ * file that they name. (2) stats.error.code != 0 only while draining for good, or once failed. */
 struct pipeline {
     struct pipeline_config cfg;
     const struct consumer *c;

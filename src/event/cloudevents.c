@@ -132,9 +132,8 @@ int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret,
     return 0;
 }
 
-/* Returns whether a value has the form that W3C defines for headers with this name. In a form, x
- * stands for a lower-case hexadecimal digit. For a tracestate, checks only its length, and that a
- * header line can hold it. */
+/* Returns whether a value has the form that W3C defines for headers with this name. Of a tracestate
+ * only the length is checked, and that a header line can hold it. */
 static bool is_fit(const char *name, struct str v)
 {
     static const char traceparent[] = "xx-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx";

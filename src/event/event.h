@@ -87,8 +87,8 @@ int event_check_stored(const struct event *ev, struct error *err);
 int event_check_inbox(struct str handler, struct str key, struct error *err);
 
 /* event_key hashes an aggregate to the number that determines lane and order; 0 if and only if the
- * aggregate id is absent. Databases store the number: equal aggregates have equal keys in every
- * version and on every store. */
+ * aggregate id is absent. Databases store it, so it is the same in every version and on every
+ * store. */
 uint64_t event_key(struct str aggregate_type, struct str aggregate_id);
 
 /* event_inbox_key returns the key under which a handler records that it took effect. */

@@ -381,9 +381,8 @@ static int parse_events(struct parser *ps, struct filter *f)
     }
 }
 
-/* Compiles a text with the parser of its rule, which stores the result in the filter. The filter
- * keeps a copy of the text, because the result points into it. `what` is the setting's name, for
- * errors. */
+/* Compiles a text with the parser of its rule, which stores the result in the filter. The result
+ * points into a copy of the text. `what` is the setting's name, for errors. */
 static int compile(struct filter *f, const char *what, const char *given,
                    int (*parse)(struct parser *, struct filter *), struct error *err)
 {

@@ -11,9 +11,8 @@
 
 #define CLOUDEVENTS_NAME_MAX 20 /* length of an extension attribute's name */
 
-/* The headers of an event that are sent: extension attributes, and the W3C trace headers. (1) Names
- * are lower-case letters and digits, and unique. (2) Values are as in the event's headers,
- * escaped. */
+/* The headers of an event that are sent: extension attributes and W3C trace headers. (1) Names are
+ * lower-case letters and digits, and unique. (2) Values are as in the event's headers, escaped. */
 struct cloudevents_headers {
     struct {
         char name[CLOUDEVENTS_NAME_MAX + 1];
@@ -27,8 +26,7 @@ struct cloudevents_headers {
 int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret, struct error *err);
 
 /* cloudevents_binary appends the attributes as header lines, "ce-id: ...", each ending with a NUL.
- * All bytes but printable ASCII are percent-encoded, as the HTTP binding demands, so no value can
- * end its line. */
+ * All bytes but printable ASCII are percent-encoded, so no value can end its line. */
 void cloudevents_binary(struct buf *b, const struct event *ev, struct str source,
                         const struct cloudevents_headers *more);
 

@@ -13,8 +13,7 @@ struct template;
 
 /* template_new compiles a text with the fields {type}, {type[1]} (the part of the type between its
  * first and second dot), {aggregate_type}, {aggregate_id}, {tenant} and {header.NAME} (the event's
- * header of that name); {{ and }} stand for literal braces. The caller frees *ret. Errors:
- * ERR_CONFIG. */
+ * header of that name); {{ and }} stand for literal braces. Errors: ERR_CONFIG. */
 int template_new(const char *text, struct template **ret, struct error *err);
 void template_free(struct template *t);
 
