@@ -157,9 +157,7 @@ int text_int(const char *s, int64_t min, int64_t max, int64_t *ret, struct error
     int64_t v = strtoll(s, NULL, 10);
     if (errno != 0 || v < min || v > max)
         return err_set(err, ERR_CONFIG,
-                       "%s is out of range: it must be from %" PRId64 " to "
-                       "%" PRId64,
-                       s, min, max);
+                       "%s is out of range: it must be from %" PRId64 " to %" PRId64, s, min, max);
     *ret = v;
     return 0;
 }

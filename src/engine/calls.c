@@ -258,8 +258,8 @@ static void record_external(struct pipeline *p, size_t at)
             e->st->ops->rollback(e->st);
     }
     if (r != 0)
-        log_at(p->cfg.log, LOG_WARN_, p->c->name,
-               "could not record that a handler ran, so it may run again: %s", err.text);
+        pipeline_log(p, LOG_WARN_, "could not record that a handler ran, so it may run again: %s",
+                     err.text);
 }
 
 /* Commits the effect of the call and its record, if the claim is still ours. */

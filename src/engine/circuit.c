@@ -101,7 +101,7 @@ void circuit_report_write(struct pipeline *p)
         return;
     /* If that fails, the line is lost; the next one replaces it anyway. */
     if (p->cfg.st->ops->consumer_report(p->cfg.st, p->c->name, text, &err) != 0)
-        log_at(p->cfg.log, LOG_WARN_, p->c->name, "store: %s", err.text);
+        pipeline_log(p, LOG_WARN_, "store: %s", err.text);
 }
 
 /* ---- the sink of a pipeline ---- */
@@ -112,7 +112,7 @@ static void note_down(struct pipeline *p, const char *what, const char *next)
     bool first = !p->stats.down;
     enum log_level level = first ? LOG_WARN_ : LOG_DEBUG_;
     snprintf(p->stats.why, sizeof p->stats.why, "%s", what);
-    log_at(p->cfg.log, level, p->c->name, "%s; %s", what, next);
+    pipeline_log(p, level, "%s; %s", what, next);
     if (!first)
         return;
 
@@ -168,7 +168,7 @@ void circuit_sink_answered(struct pipeline *p)
         p->stats.down = false;
         p->stats.down_since = 0;
         p->stats.why[0] = '\0';
-        log_at(p->cfg.log, LOG_INFO_, p->c->name, "sink is back");
+        pipeline_log(p, LOG_INFO_, "sink is back");
     }
     circuit_report_answered(&p->report, was_down, p->stats.paused);
 }

@@ -72,8 +72,8 @@ static void sink_says_pause(struct pipeline *p, const struct sink_result *r)
         return;
     }
     p->stats.paused = true;
-    log_at(p->cfg.log, LOG_ERROR_, p->c->name, "paused: %s; to resume: outbox consumers resume %s",
-           text, p->c->name);
+    pipeline_log(p, LOG_ERROR_, "paused: %s; to resume: outbox consumers resume %s", text,
+                 p->c->name);
     circuit_report_paused(&p->report, text);
 }
 

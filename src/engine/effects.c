@@ -249,8 +249,7 @@ bool effects_refused(struct effects *e, const struct error *err)
 static void isolate_event(struct pipeline *p, const struct error *err)
 {
     struct effects *e = &p->effects;
-    log_at(p->cfg.log, LOG_WARN_, p->c->name, "the database rejects the handlers' changes: %s",
-           err->text);
+    pipeline_log(p, LOG_WARN_, "the database rejects the handlers' changes: %s", err->text);
     bool culprit_known = e->mode == MODE_PER_EVENT && e->last;
     for (size_t h = 0; culprit_known && h < e->calls.n_handlers; h++)
         calls_fail(&e->calls, e->batch, calls_place(h, e->last), err->text);

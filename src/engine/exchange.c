@@ -44,8 +44,8 @@ void exchange_store_failed(struct pipeline *p, const struct error *err)
         return;
     }
     int64_t delay = schedule_store_failed(&p->schedule, pipeline_now(p));
-    log_at(p->cfg.log, LOG_WARN_, p->c->name, "store: %s; trying again in %lld ms", err->text,
-           (long long)(delay / MS_NS));
+    pipeline_log(p, LOG_WARN_, "store: %s; trying again in %lld ms", err->text,
+                 (long long)(delay / MS_NS));
 }
 
 void exchange_store_back(struct pipeline *p)
@@ -56,7 +56,7 @@ void exchange_store_back(struct pipeline *p)
     p->stats.store_error.code = 0;
     if (!p->stats.down)
         p->stats.why[0] = '\0';
-    log_at(p->cfg.log, LOG_INFO_, p->c->name, "store is back");
+    pipeline_log(p, LOG_INFO_, "store is back");
 }
 
 /* ---- leases ---- */
@@ -68,9 +68,8 @@ static void lose_claim(struct pipeline *p, struct batch_state *b, const char *wh
         return;
     inflight_lose(&p->inflight, b);
     p->stats.lost++;
-    log_at(p->cfg.log, LOG_WARN_, p->c->name,
-           "claim %lld is lost: %s; events to be delivered again: %zu", (long long)b->claim.epoch,
-           why, b->claim.n);
+    pipeline_log(p, LOG_WARN_, "claim %lld is lost: %s; events to be delivered again: %zu",
+                 (long long)b->claim.epoch, why, b->claim.n);
 }
 
 int64_t exchange_renewal_at(const struct pipeline *p)
@@ -94,7 +93,7 @@ static int renew(struct pipeline *p, struct batch_state *b)
     if (p->cfg.st->ops->extend(p->cfg.st, &lease, &lost, &err) != 0) {
         schedule_store_pause(&p->schedule, now);
         p->stats.meter.renewals[RENEWAL_ERROR]++;
-        log_at(p->cfg.log, LOG_WARN_, p->c->name, "could not extend a claim: %s", err.text);
+        pipeline_log(p, LOG_WARN_, "could not extend a claim: %s", err.text);
         return -1;
     }
     if (lost) {
@@ -301,14 +300,14 @@ static void note_crashes(struct pipeline *p, const struct claim_hint *h)
     p->stats.buried += (int64_t)h->buried;
     meter_buried(&p->stats.meter, STR(""), BURIAL_CRASHED, (int64_t)h->buried);
     if (h->crashed) {
-        log_at(p->cfg.log, LOG_WARN_, p->c->name,
-               "took over %zu event%s of a worker that vanished%s", h->crashed,
-               h->crashed == 1 ? "" : "s",
-               pipeline_in_process(p) ? "; delivering one at a time" : "");
+        pipeline_log(p, LOG_WARN_, "took over %zu event%s of a worker that vanished%s", h->crashed,
+                     h->crashed == 1 ? "" : "s",
+                     pipeline_in_process(p) ? "; delivering one at a time" : "");
     }
     if (h->buried) {
-        log_at(p->cfg.log, LOG_ERROR_, p->c->name,
-               "dead letters, because the process died on each attempt to deliver: %zu", h->buried);
+        pipeline_log(p, LOG_ERROR_,
+                     "dead letters, because the process died on each attempt to deliver: %zu",
+                     h->buried);
     }
 }
 
@@ -340,13 +339,14 @@ static void log_wake_blocker(struct pipeline *p, const char *who)
         return;
     snprintf(logged, room, "%s", now);
     if (!who) {
-        log_at(p->cfg.log, LOG_INFO_, p->c->name, "wake-ups work again");
+        pipeline_log(p, LOG_INFO_, "wake-ups work again");
         return;
     }
-    log_at(p->cfg.log, LOG_WARN_, p->c->name,
-           "wake-ups disabled: the advisory lock for them is held by an unrelated session, %s; "
-           "polling every second",
-           who);
+    pipeline_log(
+        p, LOG_WARN_,
+        "wake-ups disabled: the advisory lock for them is held by an unrelated session, %s; "
+        "polling every second",
+        who);
 }
 
 /* Returns the longest time until the next look; a wake-up may come first. */
@@ -430,7 +430,7 @@ static void begin_suspect(struct pipeline *p, const struct batch *claim)
         struct error err;
         bool gone;
         if (p->cfg.st->ops->extend(p->cfg.st, &l, &gone, &err) != 0)
-            log_at(p->cfg.log, LOG_WARN_, p->c->name, "store: %s", err.text);
+            pipeline_log(p, LOG_WARN_, "store: %s", err.text);
     }
 }
 
@@ -475,8 +475,7 @@ static void take_answer(struct pipeline *p, struct exchange *x)
     if (x->hint.unread) {
         inflight_forgot(&p->inflight);
         p->stats.meter.store_errors++;
-        log_at(p->cfg.log, LOG_WARN_, p->c->name,
-               "store: claimed events could not be read; trying again");
+        pipeline_log(p, LOG_WARN_, "store: claimed events could not be read; trying again");
     }
 
     bool superseded = x->hint.changed && p->stats.state == PIPELINE_RUNNING;

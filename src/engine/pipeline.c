@@ -62,7 +62,7 @@ static void log_caution(struct pipeline *p)
         caution = p->sk->ops->caution(p->sk);
     bool news = caution && caution != p->caution;
     if (news)
-        log_at(p->cfg.log, LOG_WARN_, p->c->name, "%s", caution);
+        pipeline_log(p, LOG_WARN_, "%s", caution);
     p->caution = caution;
 }
 
@@ -98,7 +98,7 @@ void pipeline_fail(struct pipeline *p, const struct error *err, int64_t deadline
     p->stats.error = *err;
     if (!p->stats.error.code)
         p->stats.error.code = ERR_INTERNAL;
-    log_at(p->cfg.log, LOG_ERROR_, p->c->name, "stopping: %s", err->text);
+    pipeline_log(p, LOG_ERROR_, "stopping: %s", err->text);
     pipeline_drain(p, deadline);
 }
 
@@ -138,7 +138,7 @@ static void stay_on_standby(struct pipeline *p, const struct error *why)
     s->delay = max_i64(STANDBY_MIN, min_i64(2 * s->delay, STANDBY_MAX));
     s->at = pipeline_now(p) + s->delay;
     if (news)
-        log_at(p->cfg.log, LOG_WARN_, p->c->name, "standing by: %s", why->text);
+        pipeline_log(p, LOG_WARN_, "standing by: %s", why->text);
 }
 
 /* Ends the leases of workers whose process is known to have ended, oldest claim first. A relay that
@@ -167,9 +167,9 @@ static void end_leases(struct pipeline *p)
     }
     arena_release(&a);
     if (ended > 0)
-        log_at(p->cfg.log, LOG_INFO_, p->c->name,
-               "a worker on this machine ended and left %zu claim%s; taking over", ended,
-               ended == 1 ? "" : "s");
+        pipeline_log(p, LOG_INFO_,
+                     "a worker on this machine ended and left %zu claim%s; taking over", ended,
+                     ended == 1 ? "" : "s");
 }
 
 int pipeline_register(struct pipeline *p, struct error *err)
@@ -204,7 +204,7 @@ static bool try_again(struct pipeline *p)
     if (now < p->standby.at || schedule_store_away(&p->schedule, now))
         return false;
     if (register_consumer(p, PUT_AGAIN, &err) == 0) {
-        log_at(p->cfg.log, LOG_INFO_, p->c->name, "its settings are in force again: resuming");
+        pipeline_log(p, LOG_INFO_, "its settings are in force again: resuming");
         p->standby = (struct standby){0};
         p->stats.standby_why = (struct error){0};
         schedule_look_now(&p->schedule);

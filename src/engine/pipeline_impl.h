@@ -189,6 +189,9 @@ static inline int64_t pipeline_now(const struct pipeline *p)
     return clock_mono(p->cfg.clock);
 }
 
+/* pipeline_log logs a line about the consumer. */
+#define pipeline_log(p, level, ...) log_at((p)->cfg.log, level, (p)->c->name, __VA_ARGS__)
+
 /* pipeline_failstop: the sink takes whole batches and keeps their order itself.
  * pipeline_in_process: an event can kill this process. See SINK_FAILSTOP and SINK_IN_PROCESS. */
 static inline bool pipeline_failstop(const struct pipeline *p)

@@ -102,9 +102,7 @@ int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret,
     struct json all, value;
     struct str raw;
     ret->n = 0;
-    if (!ev->headers.p || json_parse(ev->headers, &all, NULL, NULL) != 0)
-        return 0;
-    if (all.type != JSON_OBJECT)
+    if (!event_headers(ev, &all))
         return 0;
 
     for (size_t it = 0; json_each(all, &it, &raw, &value);) {

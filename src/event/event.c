@@ -253,11 +253,15 @@ int event_check_stored(const struct event *ev, struct error *err)
         return err_prefix(err, "malformed");
 
     struct json headers;
-    if (!ev->headers.p)
-        return 0;
-    if (json_parse(ev->headers, &headers, NULL, NULL) != 0 || headers.type != JSON_OBJECT)
+    if (ev->headers.p && !event_headers(ev, &headers))
         return err_set(err, ERR_INVALID, "malformed: headers is not a JSON object");
     return 0;
+}
+
+bool event_headers(const struct event *ev, struct json *ret)
+{
+    return ev->headers.p && json_parse(ev->headers, ret, NULL, NULL) == 0 &&
+           ret->type == JSON_OBJECT;
 }
 
 int event_check_inbox(struct str handler, struct str key, struct error *err)

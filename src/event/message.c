@@ -117,10 +117,8 @@ static int put_plain(struct maker *m, struct error *err)
 
     struct json all, value;
     struct str raw;
-    bool has_headers = ev->headers.p && json_parse(ev->headers, &all, NULL, NULL) == 0;
-    if (!has_headers || all.type != JSON_OBJECT)
-        return 0;
-    for (size_t it = 0; json_each(all, &it, &raw, &value);)
+    bool has_headers = event_headers(ev, &all);
+    for (size_t it = 0; has_headers && json_each(all, &it, &raw, &value);)
         put_own(m, raw, value);
     return 0;
 }

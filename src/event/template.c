@@ -171,8 +171,7 @@ static int get_header(const struct part *p, const struct event *ev, struct str *
                       struct error *err)
 {
     struct json all, v;
-    bool has_headers = ev->headers.p && json_parse(ev->headers, &all, NULL, NULL) == 0;
-    bool found = has_headers && json_get(all, p->text, &v) && v.type == JSON_STRING;
+    bool found = event_headers(ev, &all) && json_get(all, p->text, &v) && v.type == JSON_STRING;
     if (!found)
         return err_set(err, ERR_INVALID,
                        "it has no header %.*s, which the name of its destination requires",
