@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/ini.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "cli/cli.h"
+#include "cli/ini.h"
 
 /* ---- the config file ---- */
 

@@ -102,7 +102,7 @@ int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret,
     struct json all, value;
     struct str raw;
     ret->n = 0;
-    if (!event_headers(ev, &all))
+    if (!event_headers_of(ev, &all))
         return 0;
 
     for (size_t it = 0; json_each(all, &it, &raw, &value);) {

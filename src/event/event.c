@@ -253,12 +253,12 @@ int event_check_stored(const struct event *ev, struct error *err)
         return err_prefix(err, "malformed");
 
     struct json headers;
-    if (ev->headers.p && !event_headers(ev, &headers))
+    if (ev->headers.p && !event_headers_of(ev, &headers))
         return err_set(err, ERR_INVALID, "malformed: headers is not a JSON object");
     return 0;
 }
 
-bool event_headers(const struct event *ev, struct json *ret)
+bool event_headers_of(const struct event *ev, struct json *ret)
 {
     return ev->headers.p && json_parse(ev->headers, ret, NULL, NULL) == 0 &&
            ret->type == JSON_OBJECT;

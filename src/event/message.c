@@ -117,7 +117,7 @@ static int put_plain(struct maker *m, struct error *err)
 
     struct json all, value;
     struct str raw;
-    bool has_headers = event_headers(ev, &all);
+    bool has_headers = event_headers_of(ev, &all);
     for (size_t it = 0; has_headers && json_each(all, &it, &raw, &value);)
         put_own(m, raw, value);
     return 0;

@@ -171,7 +171,7 @@ static int get_header(const struct part *p, const struct event *ev, struct str *
                       struct error *err)
 {
     struct json all, v;
-    bool found = event_headers(ev, &all) && json_get(all, p->text, &v) && v.type == JSON_STRING;
+    bool found = event_headers_of(ev, &all) && json_get(all, p->text, &v) && v.type == JSON_STRING;
     if (!found)
         return err_set(err, ERR_INVALID,
                        "it has no header %.*s, which the name of its destination requires",

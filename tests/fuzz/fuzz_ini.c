@@ -1,7 +1,7 @@
 /* The parser of config files alone. Every name and value that it passes on is part of the
  * text. */
-#include "base/ini.h"
 #include "base/text.h"
+#include "cli/ini.h"
 #include "fuzz.h"
 
 static int visit(void *ctx, const char *section, const char *name, const char *value,

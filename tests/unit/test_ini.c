@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "base/buf.h"
-#include "base/ini.h"
+#include "cli/ini.h"
 
 /* The visited settings as text: "[section]" for a new section, "section|name|value;" for a
  * setting. */

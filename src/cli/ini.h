@@ -1,6 +1,6 @@
 /* ini.h: reads [section] and name = value lines. */
-#ifndef BASE_INI_H
-#define BASE_INI_H
+#ifndef CLI_INI_H
+#define CLI_INI_H
 
 #include <stddef.h>
 

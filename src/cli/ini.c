@@ -1,4 +1,4 @@
-#include "base/ini.h"
+#include "cli/ini.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
