@@ -224,19 +224,14 @@ const char *text_nearest(const char *s, const char *const *names)
     return best;
 }
 
-static const char *or_nothing(const char *s)
-{
-    return s ? s : "";
-}
-
 const char *text_hint(const char *s, const char *const *names, struct text_hint how,
                       char out[TEXT_HINT])
 {
     const char *near = text_nearest(s, names);
+    const char *before = how.before ? how.before : "", *after = how.after ? how.after : "";
     out[0] = '\0';
     if (near)
-        snprintf(out, TEXT_HINT, "; did you mean %s%s%s?", or_nothing(how.before), near,
-                 or_nothing(how.after));
+        snprintf(out, TEXT_HINT, "; did you mean %s%s%s?", before, near, after);
     else if (how.otherwise)
         snprintf(out, TEXT_HINT, "; %s", how.otherwise);
     return out;

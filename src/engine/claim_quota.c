@@ -90,8 +90,7 @@ static void note_peak(struct budget *b, size_t held)
     }
 }
 
-/* Computes and reserves the room in one step, so that two pipelines never reserve the same bytes.
- */
+/* Computes and reserves the room in one step: two pipelines never reserve the same bytes. */
 size_t claim_quota_reserve(struct claim_quota *q, size_t spare, bool first)
 {
     struct budget *b = q->budget;

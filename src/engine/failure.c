@@ -28,13 +28,7 @@ static size_t surprising(const struct failure_detector *d, size_t least, double 
     return n;
 }
 
-static bool several_fail(const struct failure_detector *d)
-{
-    return d->n_failing > 1;
-}
-
-/* Whether the sink is down beyond doubt: then no event is given up, however long the outage lasts.
- */
+/* Whether the sink is down beyond doubt: no event is given up then, however long that lasts. */
 static bool certainly_down(const struct failure_detector *d)
 {
     return d->n_failing >= surprising(d, FAILURE_CERTAIN, 1e6);
@@ -97,7 +91,7 @@ static void end_failures(struct failure_detector *d, int64_t sent_at)
 {
     bool certain = certainly_down(d);
     bool for_long = fails_for_long(d, sent_at - d->first_sent);
-    bool outage = certain || (several_fail(d) && for_long);
+    bool outage = certain || (d->n_failing > 1 && for_long);
     if (!outage) {
         note_usual(d);
         return;
@@ -212,16 +206,6 @@ void failure_forget(struct pipeline *p, const struct batch_state *b)
         forget_open(&p->detector, b->claim.ev[i].seq);
 }
 
-static void add_failing(struct failure_detector *d, int64_t seq)
-{
-    for (size_t i = 0; i < d->n_failing; i++) {
-        if (d->failing[i] == seq)
-            return;
-    }
-    if (d->n_failing < FAILURE_FAILING)
-        d->failing[d->n_failing++] = seq;
-}
-
 /* Notes a failure of an event not known to be at fault. If a delivery sent later has already got
  * through, it is no evidence against the sink. */
 static void note_failed(struct failure_detector *d, int64_t seq, int64_t sent_at, int64_t now)
@@ -244,7 +228,12 @@ static void note_failed(struct failure_detector *d, int64_t seq, int64_t sent_at
         d->first_sent = sent_at;
     }
     d->failures++;
-    add_failing(d, seq);
+    for (size_t i = 0; i < d->n_failing; i++) {
+        if (d->failing[i] == seq)
+            return;
+    }
+    if (d->n_failing < FAILURE_FAILING)
+        d->failing[d->n_failing++] = seq;
 }
 
 /* ---- ending a failed event ---- */
@@ -284,7 +273,7 @@ void failure_retry(struct pipeline *p, struct slot *slot, const struct sink_resu
     note_failed(&p->detector, ev->seq, slot->sent_at, now);
     bool still_down = circuit_open(&p->circuit);
     if (still_down || counts_as_down(&p->detector, now))
-        circuit_sink_fails(p, text, r->retry_after_ms, several_fail(&p->detector));
+        circuit_sink_fails(p, text, r->retry_after_ms, p->detector.n_failing > 1);
 }
 
 /* A fail-stop sink already has later events of the key, which must not overtake this one, so from
@@ -407,7 +396,7 @@ static struct verdict find_fault(struct pipeline *p, const struct slot *slot)
     if (fault_before)
         forget_open(d, ev->seq);
     bool known = ev->proven || fault_before;
-    bool sink_fault = several_fail(d) && counts_as_down(d, pipeline_now(p));
+    bool sink_fault = d->n_failing > 1 && counts_as_down(d, pipeline_now(p));
     v.proven = known || event_fault;
     if (event_fault || (known && !sink_fault))
         v.attempts = 1;

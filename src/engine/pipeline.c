@@ -128,8 +128,7 @@ static int register_consumer(struct pipeline *p, enum put how, struct error *err
     return p->cfg.st->ops->consumer_put(p->cfg.st, &spec, NULL, err);
 }
 
-/* Notes why we stand by, logs it if the reason is new, and sets the time of the next try.
- */
+/* Notes why we stand by, logs it if the reason is new, and sets the time of the next try. */
 static void stay_on_standby(struct pipeline *p, const struct error *why)
 {
     struct standby *s = &p->standby;

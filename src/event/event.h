@@ -92,8 +92,8 @@ int event_check_inbox(struct str handler, struct str key, struct error *err);
  * store. */
 uint64_t event_key(struct str aggregate_type, struct str aggregate_id);
 
-/* event_headers_of parses the headers. Returns false if there are none, or if they are not an object,
- * which is possible only if checks were disabled. */
+/* event_headers_of parses the headers. Returns false if there are none, or if they are not an
+ * object, which is possible only if checks were disabled. */
 bool event_headers_of(const struct event *ev, struct json *ret);
 
 /* event_inbox_key returns the key under which a handler records that it took effect. */
