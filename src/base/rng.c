@@ -1,10 +1,9 @@
 #include "base/rng.h"
 
+#include <ctype.h>
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "base/utf8.h"
 
 #define COUNT_MAX ((UINT32_C(1) << UUID7_COUNT_BITS) - 1)
 
@@ -115,7 +114,9 @@ bool rng_uuid_valid(struct str s)
         return false;
 
     for (size_t i = 0; i < s.n; i++) {
-        bool fits = form[i] == '-' ? s.p[i] == '-' : char_hex(s.p[i]) >= 0;
+        bool digit = isxdigit((unsigned char)s.p[i]);
+        bool dash = s.p[i] == '-';
+        bool fits = form[i] == '-' ? dash : digit;
         if (!fits)
             return false;
     }
