@@ -83,7 +83,7 @@ static int catch_signals(struct error *err)
 /* A message; it has no facts if it contains no event of ours. */
 struct shown_message {
     struct received got;
-    struct message_facts facts;
+    struct receive_facts facts;
     const char *format; /* NULL: it contains no event */
 };
 
@@ -149,10 +149,10 @@ static int take_message(struct receiving *r, const struct received *got, struct 
 {
     struct shown_message m = {.got = *got};
     struct error why;
-    if (message_read(&got->m, &r->text, &m.facts, &why) == 0)
+    if (receive_identify(&got->m, &r->text, &m.facts, &why) == 0)
         m.format = message_formats[m.facts.format];
     else
-        m.facts = (struct message_facts){0};
+        m.facts = (struct receive_facts){0};
     r->messages++;
     if (!r->check)
         return output_result(r->cli, fields_message, &m, message_text, err);

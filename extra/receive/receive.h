@@ -111,4 +111,17 @@ extern const struct receiver_ops receive_rabbitmq;
 extern const struct receiver_ops receive_kafka;
 #endif
 
+/* The facts about an event in its message. (1) id is a UUID. (2) type and key are absent if the
+ * format lacks them. (3) Strings are borrowed from the message, or live in `text`. */
+struct receive_facts {
+    enum message_format format;
+    struct str id, type;
+    struct str key; /* order/42 */
+};
+
+/* receive_identify identifies the event in a message of any format, and detects the format by its
+ * content. Fails with ERR_INVALID if the message is not ours. */
+int receive_identify(const struct message *m, struct buf *text, struct receive_facts *ret,
+                     struct error *err);
+
 #endif

@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/char.h"
-#include "base/hash.h"
+#include "base/str.h"
+#include "base/utf8.h"
 #include "extra/receive/receive.h"
 
 #define FIRST_SIZE 1024 /* initial size of a table; a power of two */

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <strings.h>
 
-#include "base/char.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "extra/receive/receive.h"
 #include "sink/nats_impl.h"
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "event/envelope.h"
+#include "extra/streams/envelope.h"
 #include "redis/conn.h"
 
 #define STREAMS_MAX 64

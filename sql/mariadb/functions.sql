@@ -207,7 +207,7 @@ BEGIN
 END//
 
 -- outbox_json_number writes a JSON number as digits without a zero at either end and an exponent,
--- so that equal numbers are equal texts. Of an exponent 16 digits count, as in src/base/decimal.c.
+-- so that equal numbers are equal texts. Of an exponent 16 digits count, as in src/base/num.c.
 CREATE OR REPLACE FUNCTION outbox_json_number(
     number LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin)
     RETURNS LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin DETERMINISTIC NO SQL

@@ -12,10 +12,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/char.h"
 #include "base/fd.h"
 #include "base/ipnet.h"
 #include "base/text.h"
+#include "base/utf8.h"
 
 /* ---- tokens ---- */
 

@@ -59,7 +59,7 @@ struct health health_of(const struct worker_view *v, int64_t now_ns, int64_t pat
             (long long)(in_step / S_NS));
     if (v->state != PIPELINE_RUNNING)
         return health_text(false, true, "stopping");
-    if (v->stats.standby)
+    if (v->stats.standby_why.code)
         return health_text(false, true, "standing by: %s", v->error);
     if (paused || v->stats.paused)
         return health_text(true, true, "paused");

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "api/api_impl.h"
-#include "base/array.h"
+#include "base/arena.h"
 #include "base/buf.h"
 #include "base/fd.h"
 #include "base/num.h"

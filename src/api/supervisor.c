@@ -217,7 +217,7 @@ static int register_consumer(struct worker *w, bool strict, struct error *err)
 {
     if (pipeline_register(w->p, err) != 0)
         return -1;
-    const struct error *why = pipeline_standby(w->p);
+    const struct error *why = &pipeline_stats(w->p)->standby_why;
     bool stands_by = why->code != 0;
     if (!strict || !stands_by)
         return 0;
@@ -428,7 +428,7 @@ static int step_open(struct supervisor *sv, struct worker *const *w, size_t n,
         bool failed = failures_of(w[i]) > w[i]->failures;
         if (result == 0 && failed)
             result = err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "consumer \"%s\": %s",
-                               w[i]->consumer->name, pipeline_failure(w[i]->p));
+                               w[i]->consumer->name, pipeline_stats(w[i]->p)->failure);
         worker_leave(w[i], err, &result);
     }
     return result;

@@ -131,9 +131,9 @@ int worker_open(struct worker *w, bool stand_by, struct error *err)
 void worker_show(struct worker *w)
 {
     struct worker_view *v = &w->view;
-    v->state = pipeline_state(w->p);
     v->stats = *pipeline_stats(w->p);
-    v->broker = pipeline_broker(w->p);
+    v->state = v->stats.state;
+    v->broker = sink_broker_of(w->sk);
     v->held = (int64_t)pipeline_held(w->p);
 
     const struct sink_lease *lease = pipeline_sink_lease(w->p);
@@ -141,9 +141,9 @@ void worker_show(struct worker *w)
     if (lease)
         v->lease = *lease;
 
-    const struct error *why = pipeline_error(w->p);
+    const struct error *why = &v->stats.error;
     if (!why->code)
-        why = pipeline_standby(w->p);
+        why = &v->stats.standby_why;
     snprintf(v->error, sizeof v->error, "%s", why->code ? why->text : "");
     w->shown_at = clock_mono(w->sv->clock);
 }
@@ -151,7 +151,7 @@ void worker_show(struct worker *w)
 /* Whether the pipeline has ended, after a drain or a failure. */
 static bool has_stopped(const struct worker *w)
 {
-    return pipeline_state(w->p) >= PIPELINE_STOPPED;
+    return pipeline_stats(w->p)->state >= PIPELINE_STOPPED;
 }
 
 /* Publishes the worker's progress in this round, and wakes the supervisor's thread if it changed. A
@@ -177,7 +177,7 @@ static void publish_progress(struct worker *w, uint64_t round)
     w->claims = claims;
     w->ended = ended;
     if (ended)
-        w->error = *pipeline_error(w->p);
+        w->error = pipeline_stats(w->p)->error;
     pthread_mutex_unlock(&sv->lock);
 }
 
@@ -215,7 +215,7 @@ static bool wait_for_work(struct worker *w, struct pollfd *fds)
     size_t n = pipeline_wait(w->p, fds, FDS_MAX, &deadline);
     struct pollfd *wake = &fds[n++];
     *wake = (struct pollfd){.fd = w->wake_fd, .events = POLLIN};
-    bool running = pipeline_state(w->p) == PIPELINE_RUNNING;
+    bool running = pipeline_stats(w->p)->state == PIPELINE_RUNNING;
     if (running)
         fds[n++] = (struct pollfd){.fd = w->sv->stop_fd, .events = POLLIN};
     poll_until(clock, fds, n, deadline);
@@ -235,7 +235,7 @@ static void *worker_main(void *arg)
         int64_t now = clock_mono(sv->clock);
         atomic_store_explicit(&w->step_since, now, memory_order_relaxed);
         bool stop = atomic_load(&sv->stop) || atomic_load(&w->stop);
-        if (stop && pipeline_state(w->p) == PIPELINE_RUNNING)
+        if (stop && pipeline_stats(w->p)->state == PIPELINE_RUNNING)
             pipeline_drain(w->p, now + sv->drain_ms * MS_NS);
         if (pipeline_step(w->p)) {
             if (now - w->shown_at >= SHOW_EVERY) {
@@ -303,7 +303,7 @@ static bool waits_for_sink(const struct worker *w)
     if (has_stopped(w) || !pipeline_busy(w->p))
         return false;
     bool sink_down = pipeline_stats(w->p)->down;
-    bool store_down = pipeline_store_error(w->p)->code != 0;
+    bool store_down = pipeline_stats(w->p)->store_error.code != 0;
     return !sink_down && !store_down;
 }
 
@@ -337,17 +337,17 @@ static void keep_first(const struct error *why, struct error *err, int *result)
 void worker_leave(struct worker *w, struct error *err, int *result)
 {
     bool down = pipeline_stats(w->p)->down;
-    keep_first(pipeline_store_error(w->p), err, result);
+    keep_first(&pipeline_stats(w->p)->store_error, err, result);
     if (down && *result == 0)
         *result = err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "consumer \"%s\": sink is down",
                             w->consumer->name);
 
-    bool healthy = pipeline_state(w->p) == PIPELINE_RUNNING && !down;
+    bool healthy = pipeline_stats(w->p)->state == PIPELINE_RUNNING && !down;
     if (healthy && !pipeline_busy(w->p))
         return;
     pipeline_drain(w->p, clock_mono(w->sv->clock));
     step_while_busy(w->p);
-    if (pipeline_state(w->p) == PIPELINE_FAILED)
-        keep_first(pipeline_error(w->p), err, result);
+    if (pipeline_stats(w->p)->state == PIPELINE_FAILED)
+        keep_first(&pipeline_stats(w->p)->error, err, result);
     worker_close(w);
 }

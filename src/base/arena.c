@@ -63,8 +63,7 @@ static size_t doubled(size_t size)
 }
 
 /* Returns the size of the next block, which must hold n bytes. Sizes double, so after a few rounds
- * the block kept by arena_reset holds a whole batch. No block is larger than the limit: the excess
- * could never be used. */
+ * the block kept by arena_reset holds a whole batch. No block exceeds the limit. */
 static size_t block_size(const struct arena *a, size_t n)
 {
     size_t size = ARENA_FIRST;

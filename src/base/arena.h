@@ -1,9 +1,9 @@
-/* arena.h: memory that is released all at once. There is one per batch; nothing in it outlives the
- * batch. Not thread-safe. */
+/* arena.h: memory that is released all at once, and lists that grow. There is one arena per batch;
+ * nothing in it outlives the batch. Not thread-safe. */
 #ifndef BASE_ARENA_H
 #define BASE_ARENA_H
 
-#include <stddef.h>
+#include <stdlib.h>
 
 #include "base/str.h"
 
@@ -45,5 +45,16 @@ void *arena_grow(struct arena *a, void *list, size_t n, size_t size)
 
 /* arena_bytes copies n bytes, unaligned, and appends a NUL; NULL as for arena_alloc. */
 char *arena_bytes(struct arena *a, const void *p, size_t n) __attribute__((warn_unused_result));
+
+/* array_grow makes room for one more element after the n elements of a list, each of `size` bytes.
+ * It returns the list, which may have moved, or NULL when out of memory, with the list unchanged.
+ * The capacity is not stored, so a list must not be grown in any other way. */
+static inline void *array_grow(void *list, size_t n, size_t size)
+{
+    bool full = (n & (n - 1)) == 0;
+    if (!full)
+        return list;
+    return reallocarray(list, n > 0 ? 2 * n : 1, size);
+}
 
 #endif

@@ -1,11 +1,11 @@
 #include "base/clock.h"
 
-#include <stdio.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/fd.h"
-#include "base/hash.h"
+#include "base/str.h"
 
 static int64_t read_ns(clockid_t id)
 {
@@ -90,14 +90,13 @@ static struct date date_of(int64_t days)
     return (struct date){cycle * 400 + year + (month <= 2), month, day};
 }
 
-/* Writes v with leading zeros and returns the end. */
-static char *put_digits(char *to, unsigned v, int width)
+/* Writes v with leading zeros. */
+static void put_digits(char *to, unsigned v, int width)
 {
     for (int i = width - 1; i >= 0; i--) {
         to[i] = (char)('0' + v % 10);
         v /= 10;
     }
-    return to + width;
 }
 
 size_t clock_rfc3339(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE])
@@ -116,20 +115,14 @@ size_t clock_rfc3339(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE])
     int width = 4;
     for (unsigned more = year / 10000; more; more /= 10)
         width++;
-    p = put_digits(p, year, width);
-    *p++ = '-';
-    p = put_digits(p, (unsigned)d.month, 2);
-    *p++ = '-';
-    p = put_digits(p, (unsigned)d.day, 2);
-    *p++ = 'T';
-    p = put_digits(p, ms / 3600000, 2);
-    *p++ = ':';
-    p = put_digits(p, ms / 60000 % 60, 2);
-    *p++ = ':';
-    p = put_digits(p, ms / 1000 % 60, 2);
-    *p++ = '.';
-    p = put_digits(p, ms % 1000, 3);
-    *p++ = 'Z';
-    *p = '\0';
-    return (size_t)(p - out);
+    put_digits(p, year, width);
+    p += width;
+    memcpy(p, "-00-00T00:00:00.000Z", sizeof "-00-00T00:00:00.000Z");
+    put_digits(p + 1, (unsigned)d.month, 2);
+    put_digits(p + 4, (unsigned)d.day, 2);
+    put_digits(p + 7, ms / 3600000, 2);
+    put_digits(p + 10, ms / 60000 % 60, 2);
+    put_digits(p + 13, ms / 1000 % 60, 2);
+    put_digits(p + 16, ms % 1000, 3);
+    return (size_t)(p - out) + strlen(p);
 }

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/char.h"
 #include "base/utf8.h"
 
 /* Reduces any text to one line of valid UTF-8, fit for a log and for quoting as JSON. */

@@ -4,13 +4,12 @@
 
 #include <string.h>
 
-#include "base/char.h"
-#include "base/decimal.h"
+#include "base/num.h"
+#include "base/utf8.h"
 
 /* ---- tokens ---- */
 
-/* special_marks sets the high bit of each byte of w that is below 0x20, a quote or a backslash.
- * Strings make up most of a payload, so their plain bytes are skipped eight at a time. The marks of
+/* Sets the high bit of each byte of w that is below 0x20, a quote or a backslash. The marks of
  * bytes of 0x80 and above are arbitrary, and so are those after a marked byte: only the lowest mark
  * can be trusted. */
 static inline uint64_t special_marks(uint64_t w)
@@ -26,18 +25,24 @@ static inline bool is_plain(unsigned char c)
     return c >= 0x20 && c != '"' && c != '\\';
 }
 
-/* skip_plain returns the first byte that is a quote, a backslash or a control character. */
-static inline const char *skip_plain(const char *p, const char *end)
+/* Returns the first byte that is a quote, a backslash or a control character; or, with `ascii`, of
+ * 0x80 or above. */
+static inline const char *skip_to_special(const char *p, const char *end, bool ascii)
 {
     for (; end - p >= WORD_SIZE; p += WORD_SIZE) {
         uint64_t w = word_load(p);
-        uint64_t found = special_marks(w) & ~w & WORD_HIGH;
-        if (found)
-            return p + word_first(found);
+        uint64_t found = ascii ? special_marks(w) | w : special_marks(w) & ~w;
+        if (found & WORD_HIGH)
+            return p + word_first(found & WORD_HIGH);
     }
-    while (p < end && is_plain((unsigned char)*p))
+    while (p < end && is_plain((unsigned char)*p) && !(ascii && (unsigned char)*p >= 0x80))
         p++;
     return p;
+}
+
+static inline const char *skip_plain(const char *p, const char *end)
+{
+    return skip_to_special(p, end, false);
 }
 
 static inline bool is_space(char c)
@@ -72,20 +77,6 @@ static inline struct json value_of(const char *p, const char *end)
 
 /* ---- parsing ---- */
 
-/* Like skip_plain, but also stops at bytes of 0x80 and above. */
-static inline const char *skip_ascii(const char *p, const char *end)
-{
-    for (; end - p >= WORD_SIZE; p += WORD_SIZE) {
-        uint64_t w = word_load(p);
-        uint64_t found = (special_marks(w) | w) & WORD_HIGH;
-        if (found)
-            return p + word_first(found);
-    }
-    while (p < end && is_plain((unsigned char)*p) && (unsigned char)*p < 0x80)
-        p++;
-    return p;
-}
-
 static inline const char *skip_digits(const char *p, const char *end)
 {
     while (p < end && char_is_digit(*p))
@@ -93,10 +84,13 @@ static inline const char *skip_digits(const char *p, const char *end)
     return p;
 }
 
-/* Parser state. (1) why is NULL until validation fails; p is then the offending byte. */
+/* Parser state. (1) why is set once validation fails; p is then the offending byte.
+ * (2) closing[0..depth) are the brackets that close the open ones; a value costs no stack. */
 struct scan {
     const char *p, *end;
     const char *why;
+    unsigned depth;
+    char closing[JSON_MAX_DEPTH];
 };
 
 /* Returns the byte at p; at the end NUL, which is valid nowhere outside a string. */
@@ -161,7 +155,7 @@ static size_t escape_len(const char *p, const char *end)
 /* Starts at the opening quote and leaves p after the closing one. */
 static int scan_string(struct scan *s)
 {
-    const char *p = skip_ascii(s->p + 1, s->end);
+    const char *p = skip_to_special(s->p + 1, s->end, true);
     while (p < s->end && *p != '"') {
         size_t n;
         if (*p == '\\') {
@@ -175,7 +169,7 @@ static int scan_string(struct scan *s)
             if (n == 0)
                 return fail(s, p, "invalid UTF-8");
         }
-        p = skip_ascii(p + n, s->end);
+        p = skip_to_special(p + n, s->end, true);
     }
 
     if (p == s->end)
@@ -245,34 +239,6 @@ static int scan_scalar(struct scan *s)
     return unexpected(s, s->p);
 }
 
-/* The open brackets, one bit each, so that depth costs no stack. A set bit is a brace. */
-struct nest {
-    unsigned depth;
-    uint64_t braces[JSON_MAX_DEPTH / 64];
-};
-
-static inline void nest_push(struct nest *n, bool brace)
-{
-    uint64_t bit = UINT64_C(1) << n->depth % 64;
-    uint64_t *word = &n->braces[n->depth / 64];
-    *word &= ~bit;
-    if (brace)
-        *word |= bit;
-    n->depth++;
-}
-
-/* Whether the innermost open bracket is a brace. */
-static inline bool nest_brace(const struct nest *n)
-{
-    unsigned last = n->depth - 1;
-    return n->braces[last / 64] >> last % 64 & 1;
-}
-
-static inline char closing(bool brace)
-{
-    return brace ? '}' : ']';
-}
-
 /* Reads `"name" :` and leaves p at the value. */
 static int scan_name(struct scan *s)
 {
@@ -290,44 +256,44 @@ static int scan_name(struct scan *s)
 }
 
 /* Moves p to a value; in an object, past its name. Returns 1, or -1. */
-static int scan_member(struct scan *s, bool brace)
+static int scan_member(struct scan *s)
 {
-    if (brace && scan_name(s) != 0)
+    bool object = s->closing[s->depth - 1] == '}';
+    if (object && scan_name(s) != 0)
         return -1;
     return 1;
 }
 
 /* Enters the bracket at p. Returns 1 with p at its first value, or 0 with p after it if empty. */
-static int scan_open(struct scan *s, struct nest *n)
+static int scan_open(struct scan *s)
 {
-    bool brace = *s->p == '{';
-    if (n->depth == JSON_MAX_DEPTH)
+    char closing = *s->p == '{' ? '}' : ']';
+    if (s->depth == JSON_MAX_DEPTH)
         return fail(s, s->p, "nested too deeply");
 
     s->p = skip_space(s->p + 1, s->end);
-    if (peek(s) == closing(brace)) {
+    if (peek(s) == closing) {
         s->p++;
         return 0;
     }
-    nest_push(n, brace);
-    return scan_member(s, brace);
+    s->closing[s->depth++] = closing;
+    return scan_member(s);
 }
 
 /* Called after a value. Returns 1 with p at the next one, or 0 when the outermost bracket is
  * closed. */
-static int scan_close(struct scan *s, struct nest *n)
+static int scan_close(struct scan *s)
 {
-    while (n->depth > 0) {
-        bool brace = nest_brace(n);
+    while (s->depth > 0) {
         s->p = skip_space(s->p, s->end);
         if (peek(s) == ',') {
             s->p++;
-            return scan_member(s, brace);
+            return scan_member(s);
         }
-        if (peek(s) != closing(brace))
+        if (peek(s) != s->closing[s->depth - 1])
             return unexpected(s, s->p);
         s->p++;
-        n->depth--;
+        s->depth--;
     }
     return 0;
 }
@@ -335,7 +301,6 @@ static int scan_close(struct scan *s, struct nest *n)
 /* Iterates over values; `more` is whether another one is due. */
 static int scan_value(struct scan *s)
 {
-    struct nest n = {.depth = 0};
     int more = 1;
     while (more > 0) {
         s->p = skip_space(s->p, s->end);
@@ -344,11 +309,11 @@ static int scan_value(struct scan *s)
 
         bool opens = *s->p == '{' || *s->p == '[';
         if (opens)
-            more = scan_open(s, &n);
+            more = scan_open(s);
         else
             more = scan_scalar(s);
         if (more == 0)
-            more = scan_close(s, &n);
+            more = scan_close(s);
     }
     return more;
 }
@@ -357,7 +322,10 @@ int json_parse(struct str text, struct json *ret, const char **why, size_t *at)
 {
     if (!text.p)
         text = STR("");
-    struct scan s = {.p = text.p, .end = text.p + text.n};
+    struct scan s; /* closing stays unset */
+    s.p = text.p;
+    s.end = text.p + text.n;
+    s.depth = 0;
     const char *start = skip_space(s.p, s.end);
     int r = scan_value(&s);
     const char *stop = s.p;
@@ -618,7 +586,7 @@ bool json_get(struct json o, struct str name, struct json *ret)
 
 bool json_int(struct json v, int64_t *ret)
 {
-    return v.type == JSON_NUMBER && decimal_int(v.raw, ret);
+    return v.type == JSON_NUMBER && num_int(v.raw, ret);
 }
 
 bool json_equal(struct json a, struct json b)
@@ -628,7 +596,7 @@ bool json_equal(struct json a, struct json b)
     if (a.type == JSON_STRING)
         return string_equal(a.raw, b.raw);
     if (a.type == JSON_NUMBER)
-        return decimal_equal(a.raw, b.raw);
+        return num_equal(a.raw, b.raw);
     return str_eq(a.raw, b.raw);
 }
 

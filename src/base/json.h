@@ -42,8 +42,7 @@ int json_parse(struct str text, struct json *ret, const char **why, size_t *at);
 bool json_get(struct json o, struct str name, struct json *ret);
 
 /* json_each iterates over the members of an object or the elements of an array that json_parse
- * accepted. Start with *it = 0. *ret_name is the raw name with its quotes (absent in arrays). False
- * at the end. */
+ * accepted. Start with *it = 0. *ret_name is the raw name with its quotes, absent in arrays. */
 bool json_each(struct json c, size_t *it, struct str *ret_name, struct json *ret);
 
 /* json_unescape appends the characters of a JSON string (raw, with quotes) to b. A lone surrogate

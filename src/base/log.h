@@ -4,6 +4,7 @@
 #define BASE_LOG_H
 
 #include <stdatomic.h>
+#include <stddef.h>
 
 enum log_level { LOG_DEBUG_ = 0, LOG_INFO_ = 1, LOG_WARN_ = 2, LOG_ERROR_ = 3 };
 
@@ -26,13 +27,11 @@ struct log {
                         const struct log_about *about);
 };
 
-/* log_at formats a line and writes it. It does nothing if l or l->write is NULL. */
-void log_at(const struct log *l, enum log_level level, const char *consumer, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
-
-/* log_about is log_at for a line about one event. */
+/* log_about formats a line and writes it; about is NULL unless it is about one event. It does
+ * nothing if l or l->write is NULL. log_at is for all other lines. */
 void log_about(const struct log *l, enum log_level level, const char *consumer,
                const struct log_about *about, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
+#define log_at(l, level, consumer, ...) log_about(l, level, consumer, NULL, __VA_ARGS__)
 
 #endif

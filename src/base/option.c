@@ -11,25 +11,6 @@
 
 /* ---- setters ---- */
 
-/* Refuses a value outside the row's bounds; show formats a bound as a user would write it. */
-static int out_of_bounds(const char *value, const struct option_def *o,
-                         void (*show)(int64_t, char[32]), struct error *err)
-{
-    char least[32], most[32];
-    show(o->min, least);
-    show(o->max, most);
-    if (o->max == 0)
-        return err_set(err, ERR_CONFIG, "\"%s\" is less than %s", value, least);
-    return err_set(err, ERR_CONFIG, "\"%s\" is not between %s and %s", value, least, most);
-}
-
-static bool within_bounds(int64_t n, const struct option_def *o)
-{
-    if (n < o->min)
-        return false;
-    return o->max == 0 || n <= o->max;
-}
-
 int option_bool(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     (void)o;
@@ -51,26 +32,36 @@ int option_int(void *field, const char *value, const struct option_def *o, struc
     return 0;
 }
 
+/* Parses a value with a unit, and refuses one outside the row's bounds, which are shown as a user
+ * would write them. */
+static int set_measure(int64_t *field, const char *value, const struct option_def *o,
+                       int (*parse)(const char *, int64_t *, struct error *),
+                       void (*show)(int64_t, char[32]), struct error *err)
+{
+    int64_t n;
+    char least[32], most[32];
+    if (parse(value, &n, err) != 0)
+        return -1;
+    bool bounded = o->max != 0;
+    if (n >= o->min && (!bounded || n <= o->max)) {
+        *field = n;
+        return 0;
+    }
+    show(o->min, least);
+    show(o->max, most);
+    if (!bounded)
+        return err_set(err, ERR_CONFIG, "\"%s\" is less than %s", value, least);
+    return err_set(err, ERR_CONFIG, "\"%s\" is not between %s and %s", value, least, most);
+}
+
 int option_span(void *field, const char *value, const struct option_def *o, struct error *err)
 {
-    int64_t ms;
-    if (text_duration(value, &ms, err) != 0)
-        return -1;
-    if (!within_bounds(ms, o))
-        return out_of_bounds(value, o, text_duration_show, err);
-    *(int64_t *)field = ms;
-    return 0;
+    return set_measure(field, value, o, text_duration, text_duration_show, err);
 }
 
 int option_size(void *field, const char *value, const struct option_def *o, struct error *err)
 {
-    int64_t bytes;
-    if (text_size(value, &bytes, err) != 0)
-        return -1;
-    if (!within_bounds(bytes, o))
-        return out_of_bounds(value, o, text_size_show, err);
-    *(int64_t *)field = bytes;
-    return 0;
+    return set_measure(field, value, o, text_size, text_size_show, err);
 }
 
 int option_choice(void *field, const char *value, const struct option_def *o, struct error *err)

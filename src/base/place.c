@@ -189,27 +189,23 @@ void place_release(struct place *p)
     p->dir = -1;
 }
 
-/* Reports why is_usable refused a file. */
-static int not_trusted(const char *name, const struct stat *st, struct error *err)
+/* Refuses a file or link that another user may have planted. One with two names may be a file of
+ * ours that another user hard-linked. */
+static int check_trusted(const struct place *p, const char *name, const struct stat *st,
+                         struct error *err)
 {
-    if (S_ISREG(st->st_mode) && st->st_nlink > 1)
+    bool has_other_names = S_ISREG(st->st_mode) && st->st_nlink > 1;
+    if (has_other_names && is_open_to_all(&p->folder))
         return err_class(
             err, ERR_UNAVAILABLE, CLASS_DOWN, EPERM,
             "%s has other names (hard links) and is in a world-writable folder; refusing to use it",
             name);
-    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, EPERM,
-                     "%s belongs to uid %u and is in a world-writable folder; refusing to use it",
-                     name, (unsigned)st->st_uid);
-}
-
-/* Whether a file may be used. One with two names may be a file of ours that another user
- * hard-linked. */
-static bool is_usable(const struct place *p, const struct stat *st)
-{
-    bool has_other_names = S_ISREG(st->st_mode) && st->st_nlink > 1;
-    if (has_other_names && is_open_to_all(&p->folder))
-        return false;
-    return is_trusted(st->st_uid, &p->folder);
+    if (!is_trusted(st->st_uid, &p->folder))
+        return err_class(
+            err, ERR_UNAVAILABLE, CLASS_DOWN, EPERM,
+            "%s belongs to uid %u and is in a world-writable folder; refusing to use it", name,
+            (unsigned)st->st_uid);
+    return 0;
 }
 
 /* Alternates between both, since another relay may create or remove the file in between. */
@@ -241,9 +237,7 @@ int place_open(const struct place *p, int flags, mode_t mode, bool *ret_made, st
     struct stat st;
     if (fstat(fd, &st) != 0)
         err_errno(err, ERR_UNAVAILABLE, errno, "could not examine %s", p->path);
-    else if (!is_usable(p, &st))
-        not_trusted(p->path, &st, err);
-    else
+    else if (check_trusted(p, p->path, &st, err) == 0)
         return fd;
     close(fd);
     return -1;
@@ -254,9 +248,7 @@ int place_look(const struct place *p, const char *name, struct error *err)
     struct stat st;
     if (fstatat(p->dir, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
         return 0; /* open will report the error */
-    if (!is_usable(p, &st))
-        return not_trusted(name, &st, err);
-    return 0;
+    return check_trusted(p, name, &st, err);
 }
 
 bool place_caution(const struct place *p, char *out, size_t size)

@@ -1,12 +1,12 @@
 #include "base/text.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
-#include "base/char.h"
-#include "base/decimal.h"
 #include "base/num.h"
 #include "base/utf8.h"
 
@@ -38,12 +38,9 @@ static bool read_digits(const char **p, int64_t *ret)
     if (!char_is_digit(**p))
         return false;
 
-    int64_t v = 0;
-    for (; char_is_digit(**p); ++*p) {
-        if (!decimal_push(&v, **p - '0'))
-            v = INT64_MAX;
-    }
-    *ret = v;
+    char *end;
+    *ret = strtoll(*p, &end, 10); /* INT64_MAX if it is too large */
+    *p = end;
     return true;
 }
 
@@ -152,24 +149,15 @@ void text_size_show(int64_t bytes, char out[32])
 
 int text_int(const char *s, int64_t min, int64_t max, int64_t *ret, struct error *err)
 {
-    bool negative = *s == '-';
-    const char *digits = s + negative;
+    const char *digits = s + (*s == '-');
     if (!*digits || digits[strspn(digits, "0123456789")] != '\0')
         return err_set(err, ERR_CONFIG, "\"%s\" is not a whole number", s);
 
-    int64_t v = 0;
-    bool fits = true;
-    for (const char *p = digits; fits && *p; p++) {
-        int digit = *p - '0';
-        if (negative)
-            digit = -digit; /* INT64_MIN has no positive counterpart to count up to */
-        fits = decimal_push(&v, digit);
-    }
-    if (!fits || v < min || v > max)
+    errno = 0;
+    int64_t v = strtoll(s, NULL, 10);
+    if (errno != 0 || v < min || v > max)
         return err_set(err, ERR_CONFIG,
-                       "%s is out of range: it must be from %" PRId64 " to "
-                       "%" PRId64,
-                       s, min, max);
+                       "%s is out of range: it must be from %" PRId64 " to %" PRId64, s, min, max);
     *ret = v;
     return 0;
 }
@@ -242,19 +230,14 @@ const char *text_nearest(const char *s, const char *const *names)
     return best;
 }
 
-static const char *or_nothing(const char *s)
-{
-    return s ? s : "";
-}
-
 const char *text_hint(const char *s, const char *const *names, struct text_hint how,
                       char out[TEXT_HINT])
 {
     const char *near = text_nearest(s, names);
+    const char *before = how.before ? how.before : "", *after = how.after ? how.after : "";
     out[0] = '\0';
     if (near)
-        snprintf(out, TEXT_HINT, "; did you mean %s%s%s?", or_nothing(how.before), near,
-                 or_nothing(how.after));
+        snprintf(out, TEXT_HINT, "; did you mean %s%s%s?", before, near, after);
     else if (how.otherwise)
         snprintf(out, TEXT_HINT, "; %s", how.otherwise);
     return out;

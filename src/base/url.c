@@ -5,9 +5,9 @@
 #include <stdlib.h>
 
 #include "base/buf.h"
-#include "base/char.h"
 #include "base/fd.h"
 #include "base/text.h"
+#include "base/utf8.h"
 
 #define PASSWORD_MAX 4096
 #define PARAM_MAX 2048
@@ -70,36 +70,27 @@ char *url_decoded(struct str from)
     return NULL;
 }
 
-/* Copies the content of a password file, without the line end. */
-static char *copy_password(const char *path, struct str s, struct error *err)
-{
-    while (s.n && (s.p[s.n - 1] == '\n' || s.p[s.n - 1] == '\r'))
-        s.n--;
-
-    if (s.n == 0) {
-        err_set(err, ERR_UNAVAILABLE, "the password file %s is empty", path);
-        return NULL;
-    }
-    if (s.n > PASSWORD_MAX) {
-        err_set(err, ERR_UNAVAILABLE, "the password file %s is too long: over %d bytes", path,
-                PASSWORD_MAX);
-        return NULL;
-    }
-    char *copy = strndup(s.p, s.n);
-    if (!copy)
-        err_nomem(err);
-    return copy;
-}
-
+/* Returns a copy of the content of a password file, without the line end. */
 static char *read_password(const char *path, struct error *err)
 {
-    char text[PASSWORD_MAX + 2];
-    ssize_t n = fd_read_file(path, text, sizeof text - 1);
-    if (n < 0) {
+    char text[PASSWORD_MAX + 2], *copy = NULL;
+    ssize_t size = fd_read_file(path, text, sizeof text - 1);
+    size_t n = size < 0 ? 0 : (size_t)size;
+    while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r'))
+        n--;
+
+    if (size < 0) {
         err_errno(err, ERR_UNAVAILABLE, errno, "could not read the password from %s", path);
-        return NULL;
+    } else if (n == 0) {
+        err_set(err, ERR_UNAVAILABLE, "the password file %s is empty", path);
+    } else if (n > PASSWORD_MAX) {
+        err_set(err, ERR_UNAVAILABLE, "the password file %s is too long: over %d bytes", path,
+                PASSWORD_MAX);
+    } else {
+        copy = strndup(text, n);
+        if (!copy)
+            err_nomem(err);
     }
-    char *copy = copy_password(path, (struct str){text, (size_t)n}, err);
     explicit_bzero(text, sizeof text);
     return copy;
 }

@@ -1,7 +1,5 @@
 #include "base/utf8.h"
 
-#include "base/char.h"
-
 /* Returns the first byte of 0x80 or above. Runs over every payload before delivery. */
 static inline const char *skip_ascii(const char *p, const char *end)
 {
@@ -34,16 +32,6 @@ bool utf8_valid(struct str s, size_t *at)
     return true;
 }
 
-/* Returns the encoded length of a code point of 0x80 or above. */
-static size_t size_of(uint32_t c)
-{
-    if (c < 0x800)
-        return 2;
-    if (c < 0x10000)
-        return 3;
-    return 4;
-}
-
 size_t utf8_put(uint32_t c, char out[4])
 {
     if (c < 0x80) {
@@ -51,7 +39,11 @@ size_t utf8_put(uint32_t c, char out[4])
         return 1;
     }
 
-    size_t n = size_of(c);
+    size_t n = 4;
+    if (c < 0x800)
+        n = 2;
+    else if (c < 0x10000)
+        n = 3;
     for (size_t i = n - 1; i > 0; i--) {
         out[i] = (char)(0x80 | (c & 0x3F));
         c >>= 6;

@@ -11,7 +11,7 @@
 #include "base/fd.h"
 #include "base/json.h"
 #include "cli/cli.h"
-#include "event/ndjson.h"
+#include "event/event_json.h"
 
 struct emit_args {
     struct key_arg key;
@@ -308,7 +308,7 @@ static int bulk_line(struct bulk *k, struct str line, struct error *err)
     bool duplicate = false;
     arena_reset(&k->arena);
     struct event_limits limits = {k->cli->settings.payload_max, clock_wall(&clock_system)};
-    if (ndjson_read(line, limits.now, &k->arena, &ev, err) != 0)
+    if (event_line_read(line, limits.now, &k->arena, &ev, err) != 0)
         return -1;
     if (event_check(&ev, &limits, err) != 0)
         return -1;

@@ -9,7 +9,7 @@
 #include "admin/access.h"
 #include "admin/admin.h"
 #include "api/supervisor.h"
-#include "base/array.h"
+#include "base/arena.h"
 #include "cli/cli.h"
 
 /* ---- the options of [outbox] ---- */

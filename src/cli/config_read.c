@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/char.h"
 #include "base/fd.h"
-#include "base/ini.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "cli/cli.h"
+#include "cli/ini.h"
 
 /* ---- the config file ---- */
 

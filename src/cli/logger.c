@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/hash.h"
 #include "base/log.h"
+#include "base/str.h"
 #include "base/text.h"
 #include "cli/cli.h"
 

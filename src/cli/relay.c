@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "admin/access.h"
-#include "base/array.h"
+#include "base/arena.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/num.h"
@@ -196,7 +196,7 @@ static bool is_idle(const struct relay *r, const char *name)
     if (supervisor_views(&r->ob->sv, &v, &n, NULL) != 0)
         return false;
     for (size_t i = 0; i < n; i++) {
-        bool works = v[i].state < PIPELINE_STOPPED && !v[i].stats.standby;
+        bool works = v[i].state < PIPELINE_STOPPED && !v[i].stats.standby_why.code;
         if (!works && strcmp(v[i].consumer, name) == 0)
             idle = true;
     }

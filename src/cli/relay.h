@@ -6,9 +6,9 @@
 #include <stdatomic.h>
 
 #include "admin/admin.h"
-#include "base/notify.h"
 #include "cli/cli.h"
 #include "cli/logger.h"
+#include "cli/notify.h"
 
 /* A running consumer and the settings it was started with. (1) values[i] belongs to
  * consumer_options[i]; NULL stands for the default. */

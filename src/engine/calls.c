@@ -8,89 +8,9 @@ static const char silent[] = "a statement of the handler failed, but the handler
 static const char own_record[] = "the handler wrote its own inbox record: only the library may "
                                  "write it";
 
-/* ---- fates ---- */
+/* ---- common to all modes ---- */
 
-void calls_init(struct calls *c, const struct handler *h, size_t n)
-{
-    *c = (struct calls){.h = h, .n_handlers = n};
-}
-
-bool calls_loaded(const struct calls *c, const struct batch_state *b)
-{
-    return c->epoch == b->claim.epoch;
-}
-
-int calls_load(struct calls *c, struct batch_state *b, struct error *err)
-{
-    if (calls_loaded(c, b))
-        return 0;
-
-    size_t n = c->n_handlers * b->claim.n;
-    c->key = arena_alloc(&b->a, n * sizeof *c->key);
-    c->fate = arena_zalloc(&b->a, n, sizeof *c->fate);
-    c->failure = arena_zalloc(&b->a, n, sizeof *c->failure);
-    c->flag = arena_zalloc(&b->a, n, sizeof *c->flag);
-    bool room = c->key && c->fate && c->failure && c->flag;
-    if (!room)
-        return err_nomem(err);
-
-    size_t at = 0;
-    for (size_t h = 0; h < c->n_handlers; h++) {
-        struct str name = str_of(c->h[h].name);
-        for (size_t i = 0; i < b->claim.n; i++)
-            c->key[at++] = (struct inbox_key){name, event_inbox_key(&b->claim.ev[i])};
-    }
-    c->n = n;
-    c->epoch = b->claim.epoch;
-    return 0;
-}
-
-void calls_forget(struct calls *c, const struct batch_state *b)
-{
-    if (calls_loaded(c, b))
-        c->epoch = 0;
-}
-
-/* Returns the index of a call in the arrays of struct calls. */
-static size_t place_of(size_t handler, const struct slot *slot)
-{
-    size_t event = (size_t)(slot - slot->batch->slots);
-    return handler * slot->batch->claim.n + event;
-}
-
-void calls_renew(struct calls *c)
-{
-    for (size_t i = 0; i < c->n; i++) {
-        bool of_last_transaction = c->fate[i] == CALL_RECORDED || c->fate[i] == CALL_DONE;
-        if (of_last_transaction)
-            c->fate[i] = CALL_OPEN;
-    }
-}
-
-/* Marks only calls whose fate is undecided; a call with a savepoint checks the inbox on its own. */
-bool calls_flagged(struct calls *c)
-{
-    bool any = false;
-    for (size_t i = 0; i < c->n; i++) {
-        if (!c->flag[i])
-            continue;
-        any = true;
-        if (c->fate[i] == CALL_OPEN)
-            c->fate[i] = CALL_RECORDED;
-    }
-    return any;
-}
-
-const bool *calls_not_done(struct calls *c)
-{
-    for (size_t i = 0; i < c->n; i++)
-        c->flag[i] = c->fate[i] != CALL_DONE;
-    return c->flag;
-}
-
-/* Makes the call count as failed when the batch is repeated. If out of memory for the reason, the
- * call is repeated instead. */
-static void fail_next(struct calls *c, struct batch_state *b, size_t at, const char *why)
+void calls_fail(struct calls *c, struct batch_state *b, size_t at, const char *why)
 {
     if (c->fate[at] == CALL_ENDED)
         return;
@@ -100,14 +20,6 @@ static void fail_next(struct calls *c, struct batch_state *b, size_t at, const c
     c->failure[at] = kept;
     c->fate[at] = CALL_FAILED;
 }
-
-void calls_fail_event(struct calls *c, const struct slot *slot, const char *why)
-{
-    for (size_t h = 0; h < c->n_handlers; h++)
-        fail_next(c, slot->batch, place_of(h, slot), why);
-}
-
-/* ---- common to all modes ---- */
 
 static void say(struct handler_call *call, const char *text)
 {
@@ -170,7 +82,7 @@ static int record_call(struct effects *e, size_t at, bool *ret_first, struct err
     return e->st->ops->handled_put(e->st, &e->calls.key[at], &skip_none, 1, ret_first, err);
 }
 
-/* ---- calls that share a transaction ---- */
+/* ---- before a call ---- */
 
 static bool has_savepoint(const struct effects *e, size_t at)
 {
@@ -179,24 +91,29 @@ static bool has_savepoint(const struct effects *e, size_t at)
     return e->calls.fate[at] == CALL_ALONE || e->calls.fate[at] == CALL_LOST;
 }
 
-static enum handler_entry enter_shared(struct pipeline *p, struct slot *slot, size_t handler,
-                                       struct handler_call *call)
+enum handler_entry calls_enter(void *ctx, size_t handler, struct delivery *d,
+                               struct handler_call *call)
 {
+    struct pipeline *p = ctx;
     struct effects *e = &p->effects;
-    struct error err = {.text = "the transaction must be rolled back first"};
-
-    bool usable = e->state == EFFECTS_OPEN;
-    if (e->state == EFFECTS_IDLE)
-        usable = effects_open(p, slot->batch, &err) == 0;
-    if (!usable)
+    struct slot *slot = (struct slot *)d;
+    struct error err;
+    bool own = e->mode == MODE_PER_CALL;
+    bool external = e->calls.h[handler].external;
+    if (effects_acquire(e, &err) != 0 || effects_load(e, slot->batch, &err) != 0)
         return wait_because(call, err.text);
+    if (!external)
+        call->tx = e->st;
+    if (!own && e->state == EFFECTS_IDLE && effects_open(p, slot->batch, &err) != 0)
+        return wait_because(call, err.text);
+    if (!own && e->state != EFFECTS_OPEN)
+        return wait_because(call, "the transaction must be rolled back first");
 
-    size_t at = place_of(handler, slot);
-    enum handler_entry entry = known_fate(&e->calls, handler, at, call);
-    if (entry != HANDLER_RUN)
-        return entry;
-
-    if (!has_savepoint(e, at))
+    size_t at = calls_place(handler, slot);
+    enum handler_entry known = known_fate(&e->calls, handler, at, call);
+    if (known != HANDLER_RUN)
+        return known;
+    if (!own && !has_savepoint(e, at))
         return HANDLER_RUN;
 
     /* The record is checked before the call but written after it: written first, it would block the
@@ -205,13 +122,24 @@ static enum handler_entry enter_shared(struct pipeline *p, struct slot *slot, si
     int r = e->st->ops->handled(e->st, &e->calls.key[at], 1, &done, &err);
     if (r == 0 && done)
         return HANDLER_SKIP;
-    if (r == 0)
-        r = e->st->ops->savepoint(e->st, SAVEPOINT_SET, &err);
-    if (r == 0)
+    if (r == 0 && external) {
+        effects_release(e); /* its work outside may take long */
         return HANDLER_RUN;
-    effects_break(e, NULL);
-    return wait_because(call, err.text);
+    }
+    if (r == 0 && own)
+        r = e->st->ops->begin(e->st, &err);
+    else if (r == 0)
+        r = e->st->ops->savepoint(e->st, SAVEPOINT_SET, &err);
+    if (r != 0 && !own)
+        effects_break(e, NULL);
+    if (r != 0)
+        return wait_because(call, err.text);
+    if (own)
+        effects_freeze(p, true);
+    return HANDLER_RUN;
 }
+
+/* ---- after a call that shares a transaction ---- */
 
 /* Ends a call whose transaction cannot continue. The batch will be repeated. */
 static enum sink_status start_over(struct effects *e, const struct error *why)
@@ -235,7 +163,7 @@ static enum sink_status ended_tx(struct effects *e, size_t at, enum sink_status 
     if (by_handler)
         e->calls.fate[at] = CALL_ENDED;
     else
-        fail_next(&e->calls, e->batch, at, why);
+        calls_fail(&e->calls, e->batch, at, why);
     return start_over(e, NULL);
 }
 
@@ -265,7 +193,7 @@ static enum sink_status leave_savepoint(struct effects *e, size_t at, enum sink_
     if (state == TX_LOST) {
         bool lost_before = c->fate[at] == CALL_LOST;
         if (lost_before)
-            fail_next(c, e->batch, at, "the connection was lost while the handler was running");
+            calls_fail(c, e->batch, at, "the connection was lost while the handler was running");
         else
             c->fate[at] = CALL_LOST;
         return start_over(e, NULL);
@@ -310,34 +238,7 @@ static enum sink_status leave_shared(struct effects *e, const struct slot *slot,
     return start_over(e, NULL);
 }
 
-/* ---- calls with their own transaction ---- */
-
-static enum handler_entry enter_own(struct pipeline *p, struct slot *slot, size_t handler,
-                                    struct handler_call *call)
-{
-    struct effects *e = &p->effects;
-    struct error err;
-    if (calls_load(&e->calls, slot->batch, &err) != 0)
-        return wait_because(call, err.text);
-
-    size_t at = place_of(handler, slot);
-    enum handler_entry known = known_fate(&e->calls, handler, at, call);
-    if (known != HANDLER_RUN)
-        return known;
-
-    bool done = false;
-    if (e->st->ops->handled(e->st, &e->calls.key[at], 1, &done, &err) != 0)
-        return wait_because(call, err.text);
-    if (done)
-        return HANDLER_SKIP;
-    if (e->calls.h[handler].external)
-        return HANDLER_RUN;
-
-    if (e->st->ops->begin(e->st, &err) != 0)
-        return wait_because(call, err.text);
-    effects_freeze(p, true);
-    return HANDLER_RUN;
-}
+/* ---- after a call with its own transaction ---- */
 
 /* Records, in a separate transaction, that a handler acted outside the database. A failure is
  * only logged: the handler has acted, and the event is settled as delivered. */
@@ -357,8 +258,8 @@ static void record_external(struct pipeline *p, size_t at)
             e->st->ops->rollback(e->st);
     }
     if (r != 0)
-        log_at(p->cfg.log, LOG_WARN_, p->c->name,
-               "could not record that a handler ran, so it may run again: %s", err.text);
+        pipeline_log(p, LOG_WARN_, "could not record that a handler ran, so it may run again: %s",
+                     err.text);
 }
 
 /* Commits the effect of the call and its record, if the claim is still ours. */
@@ -388,7 +289,7 @@ static enum sink_status end_call(struct pipeline *p, const struct slot *slot, si
     struct effects *e = &p->effects;
     struct error err = {.text = "?"};
     bool own = false;
-    size_t at = place_of(handler, slot);
+    size_t at = calls_place(handler, slot);
 
     enum tx_state state = e->st->ops->tx_state(e->st);
     if (state == TX_GONE) {
@@ -422,36 +323,13 @@ static enum sink_status leave_own(struct pipeline *p, const struct slot *slot, s
     return said;
 }
 
-/* ---- the guard ---- */
-
-enum handler_entry calls_enter(void *ctx, size_t handler, struct delivery *d,
-                               struct handler_call *call)
-{
-    struct pipeline *p = ctx;
-    struct effects *e = &p->effects;
-    struct slot *slot = (struct slot *)d;
-    struct error err;
-    bool external = e->calls.h[handler].external;
-    if (effects_acquire(e, &err) != 0)
-        return wait_because(call, err.text);
-    if (!external)
-        call->tx = e->st;
-    if (e->mode != MODE_PER_CALL)
-        return enter_shared(p, slot, handler, call);
-
-    enum handler_entry entry = enter_own(p, slot, handler, call);
-    if (external)
-        effects_release(e); /* its work outside may take long */
-    return entry;
-}
-
 enum sink_status calls_leave(void *ctx, size_t handler, struct delivery *d, enum sink_status said,
                              struct handler_call *call)
 {
     struct pipeline *p = ctx;
     struct effects *e = &p->effects;
     const struct slot *slot = (struct slot *)d;
-    size_t at = place_of(handler, slot);
+    size_t at = calls_place(handler, slot);
     call->tx = NULL;
     if (e->mode != MODE_PER_CALL)
         return leave_shared(e, slot, at, said, call);

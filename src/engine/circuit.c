@@ -1,4 +1,4 @@
-#include "engine/circuit.h"
+#include "engine/failure.h"
 
 #include <stdio.h>
 
@@ -28,35 +28,29 @@ size_t circuit_room(struct circuit *c, int64_t now, size_t inflight)
     return c->window > inflight ? c->window - inflight : 0;
 }
 
-bool circuit_down(struct circuit *c, int64_t now, int64_t retry_after_ms, struct rng *r)
+bool circuit_down(struct circuit *c, int64_t now, int64_t retry_after_ms, size_t probes,
+                  struct rng *r)
 {
-    if (c->until && now < c->until)
-        return false; /* one of many deliveries in flight */
-
-    bool opened = c->until == 0;
-    c->delay_ms = min_i64(max_i64(2 * c->delay_ms, DELAY_MIN_MS), DELAY_MAX_MS);
-    int64_t wait = c->delay_ms / 2 + (int64_t)rng_below(r, (uint64_t)c->delay_ms / 2 + 1);
-    c->until = now + max_i64(wait, retry_after_ms) * MS_NS;
-    c->window = 1;
-    return opened;
+    bool waits = c->until && now < c->until; /* one of many deliveries in flight */
+    if (!waits) {
+        c->delay_ms = min_i64(max_i64(2 * c->delay_ms, DELAY_MIN_MS), DELAY_MAX_MS);
+        int64_t wait = c->delay_ms / 2 + (int64_t)rng_below(r, (uint64_t)c->delay_ms / 2 + 1);
+        c->until = now + max_i64(wait, retry_after_ms) * MS_NS;
+        c->window = 1;
+    }
+    if (c->window == 1 && c->delay_ms <= PROBES_MS)
+        c->window = probes;
+    return !waits;
 }
 
-void circuit_probes(struct circuit *c, size_t n)
+void circuit_up(struct circuit *c)
 {
-    if (c->until && c->window == 1 && c->delay_ms <= PROBES_MS)
-        c->window = n;
-}
-
-bool circuit_up(struct circuit *c)
-{
-    bool was_down = c->until != 0;
     c->until = 0;
     if (c->window < CIRCUIT_FULL)
         c->window *= 2;
     /* Unless the sink has proved itself, the next outage begins with a long wait. */
     if (c->window >= CIRCUIT_FULL)
         c->delay_ms = 0;
-    return was_down;
 }
 
 /* ---- the line for operators ---- */
@@ -107,7 +101,7 @@ void circuit_report_write(struct pipeline *p)
         return;
     /* If that fails, the line is lost; the next one replaces it anyway. */
     if (p->cfg.st->ops->consumer_report(p->cfg.st, p->c->name, text, &err) != 0)
-        log_at(p->cfg.log, LOG_WARN_, p->c->name, "store: %s", err.text);
+        pipeline_log(p, LOG_WARN_, "store: %s", err.text);
 }
 
 /* ---- the sink of a pipeline ---- */
@@ -118,7 +112,7 @@ static void note_down(struct pipeline *p, const char *what, const char *next)
     bool first = !p->stats.down;
     enum log_level level = first ? LOG_WARN_ : LOG_DEBUG_;
     snprintf(p->stats.why, sizeof p->stats.why, "%s", what);
-    log_at(p->cfg.log, level, p->c->name, "%s; %s", what, next);
+    pipeline_log(p, level, "%s; %s", what, next);
     if (!first)
         return;
 
@@ -134,10 +128,7 @@ static void open_circuit(struct pipeline *p, const char *what, int64_t retry_aft
                          size_t probes)
 {
     int64_t now = pipeline_now(p);
-    bool open_already = circuit_open(&p->circuit) && now < p->circuit.until;
-    circuit_down(&p->circuit, now, retry_after_ms, p->cfg.rng);
-    circuit_probes(&p->circuit, probes);
-    if (open_already)
+    if (!circuit_down(&p->circuit, now, retry_after_ms, probes, p->cfg.rng))
         return;
 
     char next[64];
@@ -177,7 +168,7 @@ void circuit_sink_answered(struct pipeline *p)
         p->stats.down = false;
         p->stats.down_since = 0;
         p->stats.why[0] = '\0';
-        log_at(p->cfg.log, LOG_INFO_, p->c->name, "sink is back");
+        pipeline_log(p, LOG_INFO_, "sink is back");
     }
     circuit_report_answered(&p->report, was_down, p->stats.paused);
 }

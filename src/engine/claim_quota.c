@@ -19,16 +19,14 @@ static void keep_in_bounds(struct claim_quota *q)
     q->n = min_size(q->n, q->most);
 }
 
-void claim_quota_init(struct claim_quota *q, size_t in_flight, size_t most, struct budget *budget)
+void claim_quota_init(struct claim_quota *q, size_t in_flight, size_t most, bool all_lanes,
+                      struct budget *budget)
 {
-    *q = (struct claim_quota){
-        .n = START, .least = in_flight, .most = most, .bytes = START_BYTES, .budget = budget};
-    keep_in_bounds(q);
-}
-
-void claim_quota_start_small(struct claim_quota *q)
-{
-    q->n = START_SMALL;
+    *q = (struct claim_quota){.n = all_lanes ? START_SMALL : START,
+                              .least = in_flight,
+                              .most = most,
+                              .bytes = START_BYTES,
+                              .budget = budget};
     keep_in_bounds(q);
 }
 
@@ -70,8 +68,8 @@ static size_t left_of(size_t whole, size_t part)
 /* Memory blocks double in size, so a batch may occupy up to twice the bytes of its events. */
 #define BLOCKS 2
 
-/* claim_quota_room, given what all quotas hold together. A pipeline may take half of the free
- * memory beyond its own, so it never holds more than what then remains free. */
+/* Returns the room for a batch, given what all quotas hold together. A pipeline may take half of
+ * the free memory beyond its own, so it never holds more than what then remains free. */
 static size_t room_beside(const struct claim_quota *q, size_t held, size_t spare, bool first)
 {
     size_t free = left_of(q->budget->limit, held);
@@ -80,13 +78,6 @@ static size_t room_beside(const struct claim_quota *q, size_t held, size_t spare
     if (first)
         return max_size(room, min_size(q->bytes, BUDGET_LEAST));
     return room >= min_size(q->bytes, BUDGET_MORE) ? room : 0;
-}
-
-size_t claim_quota_room(const struct claim_quota *q, size_t spare, bool first)
-{
-    if (!q->budget)
-        return q->bytes;
-    return room_beside(q, atomic_load(&q->budget->held), spare, first);
 }
 
 /* Call with the current usage. */
@@ -99,8 +90,7 @@ static void note_peak(struct budget *b, size_t held)
     }
 }
 
-/* Computes and reserves the room in one step, so that two pipelines never reserve the same bytes.
- */
+/* Computes and reserves the room in one step: two pipelines never reserve the same bytes. */
 size_t claim_quota_reserve(struct claim_quota *q, size_t spare, bool first)
 {
     struct budget *b = q->budget;
@@ -162,7 +152,7 @@ bool claim_quota_allows(struct pipeline *p, int64_t now, size_t settling)
     bool one_by_one = pipeline_failstop(p) || effects_used(&p->effects);
     size_t most = one_by_one ? 1 : INFLIGHT_BATCHES;
     size_t others = p->inflight.n - settling;
-    if (p->state != PIPELINE_RUNNING || !pipeline_our_turn(p))
+    if (p->stats.state != PIPELINE_RUNNING || !pipeline_our_turn(p))
         return false;
     if (p->inflight.ready)
         return false; /* deliver the claimed events first */
@@ -175,22 +165,23 @@ bool claim_quota_allows(struct pipeline *p, int64_t now, size_t settling)
 
     /* A batch that is about to be settled keeps its memory until then. So when memory is short, the
      * next batch is claimed afterwards, in another turn. */
-    return claim_quota_room(&p->quota, spare_bytes(p), p->inflight.n == 0) > 0;
+    if (!p->quota.budget)
+        return true;
+    size_t held = atomic_load(&p->quota.budget->held);
+    return room_beside(&p->quota, held, spare_bytes(p), p->inflight.n == 0) > 0;
 }
 
-size_t claim_quota_bytes(struct pipeline *p)
+bool claim_quota_take(struct pipeline *p, struct claim_request *req)
 {
-    return claim_quota_reserve(&p->quota, spare_bytes(p), p->inflight.n == 0);
-}
-
-/* While the sink is down a few events are enough: they are only probes. */
-size_t claim_quota_events(const struct pipeline *p, size_t bytes)
-{
-    /* More events cannot fit (see event_bytes), and stores allocate a slot for each. */
-    size_t fit = bytes / sizeof(struct event) + 1;
-    size_t most = min_size(p->quota.n, fit);
-    bool probing = circuit_open(&p->circuit);
-    return probing ? min_size(most, PROBE_EVENTS) : most;
+    size_t bytes = claim_quota_reserve(&p->quota, spare_bytes(p), p->inflight.n == 0);
+    /* More events cannot fit (see event_bytes), and stores allocate a slot for each. While the sink
+     * is down a few events are enough: they are only probes. */
+    size_t events = min_size(p->quota.n, bytes / sizeof(struct event) + 1);
+    if (circuit_open(&p->circuit))
+        events = min_size(events, PROBE_EVENTS);
+    req->max_bytes = bytes;
+    req->max_events = events;
+    return bytes > 0;
 }
 
 void claim_quota_count(struct pipeline *p)

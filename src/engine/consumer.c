@@ -54,9 +54,7 @@ static const char *preset_value(const struct preset *p, const char *option)
 const char *consumer_preset(const char *preset, const char *option)
 {
     const struct preset *p = preset_find(preset);
-    if (!p)
-        return NULL;
-    return preset_value(p, option);
+    return p ? preset_value(p, option) : NULL;
 }
 
 /* Whether any preset sets the option, so that choosing another one has to restore its default. */
@@ -123,24 +121,20 @@ static int set_normal(char **field, const char *value, void (*normal)(const char
     return r;
 }
 
-static int set_events(void *field, const char *value, const struct option_def *o, struct error *err)
+/* Sets the patterns or the predicate: the option table has a row for each. */
+static int set_filter(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     struct filter *f;
-    (void)o;
-    if (filter_new(value, NULL, &f, err) != 0)
+    bool where = o->at == offsetof(struct consumer, where);
+    int r;
+    if (where)
+        r = filter_new(NULL, value, &f, err);
+    else
+        r = filter_new(value, NULL, &f, err);
+    if (r != 0)
         return -1;
     filter_free(f);
-    return set_normal(field, value, filter_normal_events, err);
-}
-
-static int set_where(void *field, const char *value, const struct option_def *o, struct error *err)
-{
-    struct filter *f;
-    (void)o;
-    if (filter_new(NULL, value, &f, err) != 0)
-        return -1;
-    filter_free(f);
-    return set_normal(field, value, filter_normal_where, err);
+    return set_normal(field, value, where ? filter_normal_where : filter_normal_events, err);
 }
 
 static int set_from(void *target, const char *value, const struct option_def *o, struct error *err)
@@ -212,9 +206,9 @@ const struct option_def consumer_options[] = {
      "https://HOST/PATH",
      set_sink, AT(sink)},
     {"events", "PATTERN,...", NULL, "event types to deliver; * matches anything; all if not given",
-     set_events, AT(events)},
+     set_filter, AT(events)},
     {"where", "EXPR", NULL,
-     "predicate on the payload, such as authorType = \"user\" and not (draft exists)", set_where,
+     "predicate on the payload, such as authorType = \"user\" and not (draft exists)", set_filter,
      AT(where)},
     {"order", "none|key|global", "key",
      "which events stay in order: none, those with the same key, or all", option_choice, AT(order),
@@ -300,19 +294,16 @@ int consumer_init(struct consumer *c, const char *name, struct error *err)
     struct consumer made = {0};
     if (store_name_check(name, err) != 0)
         return -1;
-    if (option_copy(&made.name, name, NULL, err) != 0)
-        goto fail;
-    if (option_copy(&made.events, "", NULL, err) != 0)
-        goto fail;
-    if (option_copy(&made.where, "", NULL, err) != 0)
-        goto fail;
-    if (option_defaults(consumer_options, &made, err) != 0)
-        goto fail;
+    bool made_all = option_copy(&made.name, name, NULL, err) == 0 &&
+                    option_copy(&made.events, "", NULL, err) == 0 &&
+                    option_copy(&made.where, "", NULL, err) == 0 &&
+                    option_defaults(consumer_options, &made, err) == 0;
+    if (!made_all) {
+        consumer_release(&made);
+        return -1;
+    }
     *c = made;
     return 0;
-fail:
-    consumer_release(&made);
-    return -1;
 }
 
 void consumer_release(struct consumer *c)
@@ -330,28 +321,22 @@ int consumer_copy(const struct consumer *from, const char *name, const char *eve
                   struct consumer *ret, struct error *err)
 {
     struct consumer made = *from;
-    made.name = NULL;
-    made.sink = NULL;
+    char **const fields[] = {&made.name, &made.sink, &made.where, &made.exec_env};
+    const char *const texts[] = {name, from->sink, from->where, from->exec_env};
+    int r = http_options_copy(&from->http, &made.http, err);
     made.events = NULL;
-    made.where = NULL;
-    made.exec_env = NULL;
-    if (http_options_copy(&from->http, &made.http, err) != 0)
-        goto fail;
-    if (option_copy(&made.name, name, NULL, err) != 0)
-        goto fail;
-    if (set_normal(&made.events, events, filter_normal_events, err) != 0)
-        goto fail;
-    if (option_copy(&made.where, from->where, NULL, err) != 0)
-        goto fail;
-    if (option_copy_maybe(&made.sink, from->sink, err) != 0)
-        goto fail;
-    if (option_copy_maybe(&made.exec_env, from->exec_env, err) != 0)
-        goto fail;
-    *ret = made;
-    return 0;
-fail:
-    consumer_release(&made);
-    return -1;
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        *fields[i] = NULL; /* owned by `from` */
+        if (r == 0)
+            r = option_copy_maybe(fields[i], texts[i], err);
+    }
+    if (r == 0)
+        r = set_normal(&made.events, events, filter_normal_events, err);
+    if (r == 0)
+        *ret = made;
+    else
+        consumer_release(&made);
+    return r;
 }
 
 struct consumer_spec consumer_spec_of(const struct consumer *c, char retry_text[RETRY_TEXT])

@@ -25,12 +25,8 @@ static void event_delivered(struct pipeline *p, struct slot *slot, const struct 
 static void event_not_mine(struct pipeline *p, struct slot *slot, const struct sink_result *r)
 {
     int64_t delay = NOT_MINE_WAIT_MS + (int64_t)rng_below(p->cfg.rng, NOT_MINE_WAIT_MS);
-    const struct event *ev = slot->d.ev;
     const char *text = failure_text(r);
-    char key[FAILURE_KEY];
-    struct log_about of = failure_about(ev, slot->d.attempt, key);
-    log_about(p->cfg.log, LOG_INFO_, p->c->name, &of, "event %s (%s) is left to another worker: %s",
-              ev->id.p, ev->type.p, text);
+    failure_log(p, LOG_INFO_, slot->d.ev, slot->d.attempt, "is left to another worker: %s", text);
     failure_put_off(p, slot, max_i64(delay, r->retry_after_ms), text);
 }
 
@@ -39,13 +35,10 @@ static void event_not_mine(struct pipeline *p, struct slot *slot, const struct s
 static void event_not_now(struct pipeline *p, struct slot *slot, const struct sink_result *r)
 {
     int64_t delay = max_i64(r->retry_after_ms, NOT_NOW_MIN_MS);
-    const struct event *ev = slot->d.ev;
     const char *text = failure_text(r);
-    char key[FAILURE_KEY];
-    struct log_about of = failure_about(ev, slot->d.attempt, key);
-    log_about(p->cfg.log, LOG_WARN_, p->c->name, &of,
-              "event %s (%s) must wait; the attempt is not counted: %s; next in %lld ms", ev->id.p,
-              ev->type.p, text, (long long)delay);
+    failure_log(p, LOG_WARN_, slot->d.ev, slot->d.attempt,
+                "must wait; the attempt is not counted: %s; next in %lld ms", text,
+                (long long)delay);
     failure_note(p, slot, text);
     failure_put_off(p, slot, delay, text);
 }
@@ -79,8 +72,8 @@ static void sink_says_pause(struct pipeline *p, const struct sink_result *r)
         return;
     }
     p->stats.paused = true;
-    log_at(p->cfg.log, LOG_ERROR_, p->c->name, "paused: %s; to resume: outbox consumers resume %s",
-           text, p->c->name);
+    pipeline_log(p, LOG_ERROR_, "paused: %s; to resume: outbox consumers resume %s", text,
+                 p->c->name);
     circuit_report_paused(&p->report, text);
 }
 
@@ -185,8 +178,7 @@ static size_t gather_chain(struct delivery **d, size_t max)
 
 /* Submits deliveries to the sink, and returns how many it took. They are marked in flight first,
  * since the sink may answer from within submit; those it did not take return to the head of the
- * queue. Handlers run inside submit, so the lease renewer may extend the claim, and move its
- * deadline, in the meantime. */
+ * queue. The lease renewer may move the deadline while handlers run inside submit. */
 static size_t submit_all(struct pipeline *p, struct delivery *const *d, size_t n, int64_t now)
 {
     struct batch_state *b = ((struct slot *)d[0])->batch;
@@ -231,7 +223,7 @@ static size_t offer(struct pipeline *p, size_t room, int64_t now)
     size_t chain = min_size(p->offers.chain, OFFER);
     if (chain < CHAIN_LEAST)
         chain = CHAIN_LEAST;
-    if (pipeline_chains(p))
+    if (sink_caps(p->sk) & SINK_CHAINS)
         n = gather_chain(d, min_size(most, chain));
 
     size_t took = submit_all(p, d, n, now);
@@ -273,7 +265,7 @@ bool deliver_submit(struct pipeline *p)
     if (in_vain)
         return false; /* otherwise the work of handlers would be undone again and again */
 
-    while (p->inflight.ready && p->state == PIPELINE_RUNNING) {
+    while (p->inflight.ready && p->stats.state == PIPELINE_RUNNING) {
         if (!time_left(p, now, until))
             break;
         if (!may_submit(p, p->inflight.ready->batch, now))
@@ -282,7 +274,7 @@ bool deliver_submit(struct pipeline *p)
         if (room == 0 || offer(p, room, now) == 0)
             break;
         any = true;
-        if (inflight_untidy(&p->inflight))
+        if (p->inflight.queue != QUEUE_READY)
             break;
         now = pipeline_now(p);
     }

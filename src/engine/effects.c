@@ -18,13 +18,13 @@ static void set_mode(struct effects *e, enum effects_mode mode)
 
 void effects_init(struct effects *e, const struct pipeline_config *cfg)
 {
-    *e = (struct effects){.st = cfg->tx_conn, .pool = cfg->tx_pool};
-    calls_init(&e->calls, cfg->handlers, cfg->n_handlers);
-    bool external = false;
-    for (size_t i = 0; i < cfg->n_handlers; i++)
-        external = external || cfg->handlers[i].external;
-    if (external)
-        set_mode(e, MODE_PER_CALL);
+    *e = (struct effects){.st = cfg->tx_conn,
+                          .pool = cfg->tx_pool,
+                          .calls = {.h = cfg->handlers, .n_handlers = cfg->n_handlers}};
+    for (size_t i = 0; i < cfg->n_handlers; i++) {
+        if (cfg->handlers[i].external)
+            e->mode = MODE_PER_CALL;
+    }
 }
 
 int effects_acquire(struct effects *e, struct error *err)
@@ -61,13 +61,28 @@ void effects_freeze(struct pipeline *p, bool frozen)
         atomic_store(&p->cfg.progress->frozen, frozen);
 }
 
-/* Prepares a batch, once, however often it is repeated. */
-static int load_batch(struct effects *e, struct batch_state *b, struct error *err)
+int effects_load(struct effects *e, struct batch_state *b, struct error *err)
 {
-    if (calls_loaded(&e->calls, b))
+    struct calls *c = &e->calls;
+    if (c->epoch == b->claim.epoch)
         return 0;
-    if (calls_load(&e->calls, b, err) != 0)
-        return -1;
+
+    size_t n = c->n_handlers * b->claim.n;
+    c->key = arena_alloc(&b->a, n * sizeof *c->key);
+    c->fate = arena_zalloc(&b->a, n, sizeof *c->fate);
+    c->failure = arena_zalloc(&b->a, n, sizeof *c->failure);
+    c->flag = arena_zalloc(&b->a, n, sizeof *c->flag);
+    bool room = c->key && c->fate && c->failure && c->flag;
+    if (!room)
+        return err_nomem(err);
+    for (size_t i = 0; i < n; i++) {
+        const struct event *ev = &b->claim.ev[i % b->claim.n];
+        c->key[i] = (struct inbox_key){str_of(c->h[i / b->claim.n].name), event_inbox_key(ev)};
+    }
+    c->n = n;
+    c->epoch = b->claim.epoch;
+    if (e->mode == MODE_PER_CALL)
+        return 0;
 
     enum effects_mode first = MODE_PER_BATCH;
     if (b->claim.n == 1)
@@ -81,7 +96,8 @@ static int load_batch(struct effects *e, struct batch_state *b, struct error *er
 
 /* Finds out which calls took effect before. For an event on its first attempt none did, so after a
  * few batches without a hit the inbox is no longer checked. If a call was recorded after all,
- * recording it again will fail, and the batch is repeated. */
+ * recording it again will fail, and the batch is repeated. Marks only calls whose fate is
+ * undecided; a call with a savepoint checks the inbox on its own. */
 static int ask_inbox(struct effects *e, const struct batch_state *b, struct error *err)
 {
     struct calls *c = &e->calls;
@@ -91,18 +107,21 @@ static int ask_inbox(struct effects *e, const struct batch_state *b, struct erro
     if (e->st->ops->handled(e->st, c->key, c->n, c->flag, err) != 0)
         return -1;
 
-    if (calls_flagged(c))
+    e->fresh++;
+    for (size_t i = 0; i < c->n; i++) {
+        if (!c->flag[i])
+            continue;
         e->fresh = 0;
-    else
-        e->fresh++;
+        if (c->fate[i] == CALL_OPEN)
+            c->fate[i] = CALL_RECORDED;
+    }
     return 0;
 }
 
 int effects_open(struct pipeline *p, struct batch_state *b, struct error *err)
 {
     struct effects *e = &p->effects;
-    if (load_batch(e, b, err) != 0)
-        return -1;
+    struct calls *c = &e->calls;
     if (e->st->ops->begin(e->st, err) != 0)
         return -1;
 
@@ -113,7 +132,11 @@ int effects_open(struct pipeline *p, struct batch_state *b, struct error *err)
     e->failures = 0;
     e->trouble.code = 0;
     effects_freeze(p, true);
-    calls_renew(&e->calls);
+    for (size_t i = 0; i < c->n; i++) {
+        bool of_last_transaction = c->fate[i] == CALL_RECORDED || c->fate[i] == CALL_DONE;
+        if (of_last_transaction)
+            c->fate[i] = CALL_OPEN;
+    }
     if (e->mode != MODE_PER_BATCH)
         return 0; /* each call checks the inbox itself, and has its own savepoint */
 
@@ -201,7 +224,9 @@ static int seal(struct pipeline *p, struct batch_state *b, bool *ret_lost, struc
 
     if (e->mode == MODE_PER_BATCH) {
         bool all;
-        if (e->st->ops->handled_put(e->st, c->key, calls_not_done(c), c->n, &all, err) != 0)
+        for (size_t i = 0; i < c->n; i++)
+            c->flag[i] = c->fate[i] != CALL_DONE;
+        if (e->st->ops->handled_put(e->st, c->key, c->flag, c->n, &all, err) != 0)
             return -1;
         if (!all)
             return err_set(err, ERR_CONFLICT, "another worker has already handled one of them");
@@ -220,16 +245,14 @@ bool effects_refused(struct effects *e, const struct error *err)
 }
 
 /* Finds the event whose effects cannot be committed. Only a commit shows that, so the batch is
- * repeated with one event per transaction. If the transaction had a single event, that event has
- * failed. */
+ * repeated with one event per transaction. If it had a single event, that event has failed. */
 static void isolate_event(struct pipeline *p, const struct error *err)
 {
     struct effects *e = &p->effects;
-    log_at(p->cfg.log, LOG_WARN_, p->c->name, "the database rejects the handlers' changes: %s",
-           err->text);
+    pipeline_log(p, LOG_WARN_, "the database rejects the handlers' changes: %s", err->text);
     bool culprit_known = e->mode == MODE_PER_EVENT && e->last;
-    if (culprit_known)
-        calls_fail_event(&e->calls, e->last, err->text);
+    for (size_t h = 0; culprit_known && h < e->calls.n_handlers; h++)
+        calls_fail(&e->calls, e->batch, calls_place(h, e->last), err->text);
     set_mode(e, MODE_PER_EVENT);
     claim_quota_one(&p->quota);
     undo_batch(p);
@@ -317,7 +340,8 @@ void effects_finish(struct pipeline *p)
 void effects_drop(struct pipeline *p, const struct batch_state *b)
 {
     struct effects *e = &p->effects;
-    calls_forget(&e->calls, b);
+    if (e->calls.epoch == b->claim.epoch)
+        e->calls.epoch = 0; /* they live in the arena of the batch */
     if (e->batch != b)
         return;
     if (effects_in_tx(e))
@@ -339,7 +363,8 @@ bool effects_resolve(struct pipeline *p)
         return true;
 
     int64_t now = pipeline_now(p);
-    bool out_of_time = p->state == PIPELINE_DRAINING && schedule_drain_over(&p->schedule, now);
+    bool out_of_time = p->stats.state == PIPELINE_DRAINING &&
+                       schedule_drain_over(&p->schedule, now);
     if (out_of_time) {
         exchange_drop(p, 0);
         return true;

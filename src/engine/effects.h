@@ -2,9 +2,8 @@
  * event takes effect there once.
  *
  * The work of a batch's handlers, the record of it (the inbox) and the settlement of the batch are
- * one transaction, on a separate store handle. The first call opens it, and it ends with the
- * step, so it never waits for the network or for a retry. Its mode determines how many calls it
- * spans. */
+ * one transaction, on a separate store handle. The first call opens it, and it ends with the step,
+ * so it never waits for the network or for a retry. */
 #ifndef ENGINE_EFFECTS_H
 #define ENGINE_EFFECTS_H
 
@@ -16,8 +15,8 @@
  *
  * Fates survive a rollback, so a batch gets further each time it is repeated. */
 
-/* (1) Only calls.c writes a fate.
- * (2) RECORDED and DONE hold for the open transaction only: calls_renew resets them.
+/* (1) A fate that ends a call is written by calls.c only.
+ * (2) RECORDED and DONE hold for the open transaction only: effects_open resets them.
  * (3) ENDED is final. */
 enum call_fate {
     CALL_OPEN,     /* undecided */
@@ -45,8 +44,8 @@ struct calls {
 /* ---- the transaction ---- */
 
 /* How much one transaction spans. A batch begins with the widest of the first three modes that it
- * may use; when a transaction fails, the batch is repeated in a narrower mode, and never widened
- * again. MODE_PER_CALL is set from the start if any handler is external, and stays. */
+ * may use; when a transaction fails, it is repeated in a narrower one. MODE_PER_CALL is set from
+ * the start if any handler is external, and stays. */
 enum effects_mode {
     MODE_PER_BATCH,  /* all events; a call that failed in it gets a savepoint from then on */
     MODE_SAVEPOINTS, /* all events, with a savepoint around each call */
@@ -133,27 +132,22 @@ bool effects_refused(struct effects *e, const struct error *err);
  * store with one writer, no claim can be taken over or extended while it is open. */
 void effects_freeze(struct pipeline *p, bool frozen);
 
+/* effects_load lists the calls of a batch and chooses the mode that it begins with; once, however
+ * often the batch is repeated. Fails when out of memory. */
+int effects_load(struct effects *e, struct batch_state *b, struct error *err);
+
 /* ---- calls.c ---- */
 
-/* calls_init borrows h[0..n). */
-void calls_init(struct calls *c, const struct handler *h, size_t n);
-/* calls_load lists the calls of the batch, unless they are loaded already (see calls_loaded). Fails
- * when out of memory. calls_forget drops them if they belong to b, whose arena is about to be
- * freed. */
-int calls_load(struct calls *c, struct batch_state *b, struct error *err);
-bool calls_loaded(const struct calls *c, const struct batch_state *b);
-void calls_forget(struct calls *c, const struct batch_state *b);
+/* calls_place returns the index of a call in the arrays of struct calls. */
+static inline size_t calls_place(size_t handler, const struct slot *slot)
+{
+    size_t event = (size_t)(slot - slot->batch->slots);
+    return handler * slot->batch->claim.n + event;
+}
 
-/* calls_renew prepares the fates for a new transaction. */
-void calls_renew(struct calls *c);
-/* calls_flagged reads the answer of the inbox from c->flag. Returns whether any call was already
- * recorded. */
-bool calls_flagged(struct calls *c);
-/* calls_not_done fills c->flag with the calls that must not be recorded when the transaction is
- * sealed, and returns it. */
-const bool *calls_not_done(struct calls *c);
-/* calls_fail_event makes every call for this event count as failed from now on. */
-void calls_fail_event(struct calls *c, const struct slot *slot, const char *why);
+/* calls_fail makes the call count as failed when the batch is repeated. If out of memory for the
+ * reason, the call is repeated instead. */
+void calls_fail(struct calls *c, struct batch_state *b, size_t at, const char *why);
 
 /* calls_enter and calls_leave are called before and after each call of a handler: see struct
  * handler_guard. ctx is the pipeline. */

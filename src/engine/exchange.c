@@ -33,7 +33,7 @@ struct exchange {
 
 void exchange_store_failed(struct pipeline *p, const struct error *err)
 {
-    p->store_error = *err;
+    p->stats.store_error = *err;
     p->stats.meter.store_errors++;
     if (!p->stats.stalled_since)
         p->stats.stalled_since = pipeline_now(p);
@@ -44,19 +44,19 @@ void exchange_store_failed(struct pipeline *p, const struct error *err)
         return;
     }
     int64_t delay = schedule_store_failed(&p->schedule, pipeline_now(p));
-    log_at(p->cfg.log, LOG_WARN_, p->c->name, "store: %s; trying again in %lld ms", err->text,
-           (long long)(delay / MS_NS));
+    pipeline_log(p, LOG_WARN_, "store: %s; trying again in %lld ms", err->text,
+                 (long long)(delay / MS_NS));
 }
 
 void exchange_store_back(struct pipeline *p)
 {
     schedule_store_back(&p->schedule);
-    if (!p->store_error.code)
+    if (!p->stats.store_error.code)
         return;
-    p->store_error.code = 0;
+    p->stats.store_error.code = 0;
     if (!p->stats.down)
         p->stats.why[0] = '\0';
-    log_at(p->cfg.log, LOG_INFO_, p->c->name, "store is back");
+    pipeline_log(p, LOG_INFO_, "store is back");
 }
 
 /* ---- leases ---- */
@@ -68,9 +68,8 @@ static void lose_claim(struct pipeline *p, struct batch_state *b, const char *wh
         return;
     inflight_lose(&p->inflight, b);
     p->stats.lost++;
-    log_at(p->cfg.log, LOG_WARN_, p->c->name,
-           "claim %lld is lost: %s; events to be delivered again: %zu", (long long)b->claim.epoch,
-           why, b->claim.n);
+    pipeline_log(p, LOG_WARN_, "claim %lld is lost: %s; events to be delivered again: %zu",
+                 (long long)b->claim.epoch, why, b->claim.n);
 }
 
 int64_t exchange_renewal_at(const struct pipeline *p)
@@ -94,7 +93,7 @@ static int renew(struct pipeline *p, struct batch_state *b)
     if (p->cfg.st->ops->extend(p->cfg.st, &lease, &lost, &err) != 0) {
         schedule_store_pause(&p->schedule, now);
         p->stats.meter.renewals[RENEWAL_ERROR]++;
-        log_at(p->cfg.log, LOG_WARN_, p->c->name, "could not extend a claim: %s", err.text);
+        pipeline_log(p, LOG_WARN_, "could not extend a claim: %s", err.text);
         return -1;
     }
     if (lost) {
@@ -247,18 +246,14 @@ static bool wants_claim(struct pipeline *p, int64_t now, size_t settling)
 static void add_claim(struct pipeline *p, struct exchange *x)
 {
     size_t settling = x->settled ? 1 : 0;
-    if (!wants_claim(p, x->at, settling))
-        return;
     struct batch_state *spare = inflight_spare(&p->inflight);
-    if (!spare)
+    if (!spare || !wants_claim(p, x->at, settling))
         return;
-    x->request.max_bytes = claim_quota_bytes(p);
-    if (x->request.max_bytes == 0)
+    if (!claim_quota_take(p, &x->request))
         return; /* another pipeline took the memory first */
 
     x->claimed = spare;
     p->cfg.st->ops->wake_clear(p->cfg.st);
-    x->request.max_events = claim_quota_events(p, x->request.max_bytes);
     x->request.suspect = SUSPECT_ANY;
     if (pipeline_in_process(p))
         x->request.suspect = suspect_ask(&p->suspect, p->inflight.n - settling);
@@ -305,14 +300,14 @@ static void note_crashes(struct pipeline *p, const struct claim_hint *h)
     p->stats.buried += (int64_t)h->buried;
     meter_buried(&p->stats.meter, STR(""), BURIAL_CRASHED, (int64_t)h->buried);
     if (h->crashed) {
-        log_at(p->cfg.log, LOG_WARN_, p->c->name,
-               "took over %zu event%s of a worker that vanished%s", h->crashed,
-               h->crashed == 1 ? "" : "s",
-               pipeline_in_process(p) ? "; delivering one at a time" : "");
+        pipeline_log(p, LOG_WARN_, "took over %zu event%s of a worker that vanished%s", h->crashed,
+                     h->crashed == 1 ? "" : "s",
+                     pipeline_in_process(p) ? "; delivering one at a time" : "");
     }
     if (h->buried) {
-        log_at(p->cfg.log, LOG_ERROR_, p->c->name,
-               "dead letters, because the process died on each attempt to deliver: %zu", h->buried);
+        pipeline_log(p, LOG_ERROR_,
+                     "dead letters, because the process died on each attempt to deliver: %zu",
+                     h->buried);
     }
 }
 
@@ -344,13 +339,14 @@ static void log_wake_blocker(struct pipeline *p, const char *who)
         return;
     snprintf(logged, room, "%s", now);
     if (!who) {
-        log_at(p->cfg.log, LOG_INFO_, p->c->name, "wake-ups work again");
+        pipeline_log(p, LOG_INFO_, "wake-ups work again");
         return;
     }
-    log_at(p->cfg.log, LOG_WARN_, p->c->name,
-           "wake-ups disabled: the advisory lock for them is held by an unrelated session, %s; "
-           "polling every second",
-           who);
+    pipeline_log(
+        p, LOG_WARN_,
+        "wake-ups disabled: the advisory lock for them is held by an unrelated session, %s; "
+        "polling every second",
+        who);
 }
 
 /* Returns the longest time until the next look; a wake-up may come first. */
@@ -423,8 +419,7 @@ static void took_batch(struct pipeline *p, struct batch_state *b, const struct c
 }
 
 /* Begins the delivery of a suspect. If others of this process are in flight as well, a crash is
- * blamed on none of them. If the store cannot be told, delivery goes on anyway: at worst one crash
- * too many is counted. */
+ * blamed on none of them; if the store cannot be told, one crash too many is counted at worst. */
 static void begin_suspect(struct pipeline *p, const struct batch *claim)
 {
     struct suspect_claim cleared[2];
@@ -435,7 +430,7 @@ static void begin_suspect(struct pipeline *p, const struct batch *claim)
         struct error err;
         bool gone;
         if (p->cfg.st->ops->extend(p->cfg.st, &l, &gone, &err) != 0)
-            log_at(p->cfg.log, LOG_WARN_, p->c->name, "store: %s", err.text);
+            pipeline_log(p, LOG_WARN_, "store: %s", err.text);
     }
 }
 
@@ -480,11 +475,10 @@ static void take_answer(struct pipeline *p, struct exchange *x)
     if (x->hint.unread) {
         inflight_forgot(&p->inflight);
         p->stats.meter.store_errors++;
-        log_at(p->cfg.log, LOG_WARN_, p->c->name,
-               "store: claimed events could not be read; trying again");
+        pipeline_log(p, LOG_WARN_, "store: claimed events could not be read; trying again");
     }
 
-    bool superseded = x->hint.changed && p->state == PIPELINE_RUNNING;
+    bool superseded = x->hint.changed && p->stats.state == PIPELINE_RUNNING;
     if (superseded) {
         withdraw_claim(p, x);
         note_superseded(p);
@@ -558,7 +552,7 @@ static bool has_ended(const struct pipeline *p, size_t i)
 int64_t exchange_settle_delay_until(const struct pipeline *p, int64_t now)
 {
     bool alone = p->inflight.n == 1 && has_ended(p, 0);
-    if (!alone || p->cfg.settle_wait_ms == 0 || p->state != PIPELINE_RUNNING)
+    if (!alone || p->cfg.settle_wait_ms == 0 || p->stats.state != PIPELINE_RUNNING)
         return 0;
     if (effects_used(&p->effects) || schedule_look_due(&p->schedule, now))
         return 0;

@@ -1,5 +1,6 @@
 #include "engine/failure.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 
 #include "engine/pipeline_impl.h"
@@ -27,13 +28,7 @@ static size_t surprising(const struct failure_detector *d, size_t least, double 
     return n;
 }
 
-static bool several_fail(const struct failure_detector *d)
-{
-    return d->n_failing > 1;
-}
-
-/* Whether the sink is down beyond doubt: then no event is given up, however long the outage lasts.
- */
+/* Whether the sink is down beyond doubt: no event is given up then, however long that lasts. */
 static bool certainly_down(const struct failure_detector *d)
 {
     return d->n_failing >= surprising(d, FAILURE_CERTAIN, 1e6);
@@ -96,7 +91,7 @@ static void end_failures(struct failure_detector *d, int64_t sent_at)
 {
     bool certain = certainly_down(d);
     bool for_long = fails_for_long(d, sent_at - d->first_sent);
-    bool outage = certain || (several_fail(d) && for_long);
+    bool outage = certain || (d->n_failing > 1 && for_long);
     if (!outage) {
         note_usual(d);
         return;
@@ -211,16 +206,6 @@ void failure_forget(struct pipeline *p, const struct batch_state *b)
         forget_open(&p->detector, b->claim.ev[i].seq);
 }
 
-static void add_failing(struct failure_detector *d, int64_t seq)
-{
-    for (size_t i = 0; i < d->n_failing; i++) {
-        if (d->failing[i] == seq)
-            return;
-    }
-    if (d->n_failing < FAILURE_FAILING)
-        d->failing[d->n_failing++] = seq;
-}
-
 /* Notes a failure of an event not known to be at fault. If a delivery sent later has already got
  * through, it is no evidence against the sink. */
 static void note_failed(struct failure_detector *d, int64_t seq, int64_t sent_at, int64_t now)
@@ -243,14 +228,19 @@ static void note_failed(struct failure_detector *d, int64_t seq, int64_t sent_at
         d->first_sent = sent_at;
     }
     d->failures++;
-    add_failing(d, seq);
+    for (size_t i = 0; i < d->n_failing; i++) {
+        if (d->failing[i] == seq)
+            return;
+    }
+    if (d->n_failing < FAILURE_FAILING)
+        d->failing[d->n_failing++] = seq;
 }
 
 /* ---- ending a failed event ---- */
 
 void failure_note(struct pipeline *p, const struct slot *slot, const char *text)
 {
-    snprintf(p->failure, sizeof p->failure, "%s: %s", slot->d.ev->type.p, text);
+    snprintf(p->stats.failure, sizeof p->stats.failure, "%s: %s", slot->d.ev->type.p, text);
 }
 
 void failure_put_off(struct pipeline *p, struct slot *slot, int64_t delay_ms, const char *text)
@@ -283,7 +273,7 @@ void failure_retry(struct pipeline *p, struct slot *slot, const struct sink_resu
     note_failed(&p->detector, ev->seq, slot->sent_at, now);
     bool still_down = circuit_open(&p->circuit);
     if (still_down || counts_as_down(&p->detector, now))
-        circuit_sink_fails(p, text, r->retry_after_ms, several_fail(&p->detector));
+        circuit_sink_fails(p, text, r->retry_after_ms, p->detector.n_failing > 1);
 }
 
 /* A fail-stop sink already has later events of the key, which must not overtake this one, so from
@@ -303,12 +293,18 @@ void failure_refused(struct pipeline *p, struct slot *slot, const struct sink_re
     slot->refused = true;
 }
 
-struct log_about failure_about(const struct event *ev, int attempt, char key[FAILURE_KEY])
+void failure_log(const struct pipeline *p, enum log_level level, const struct event *ev,
+                 int attempt, const char *fmt, ...)
 {
-    key[0] = '\0';
+    char key[256] = "", text[1024];
     if (ev->aggregate_id.p)
-        snprintf(key, FAILURE_KEY, "%s/%s", ev->aggregate_type.p, ev->aggregate_id.p);
-    return (struct log_about){ev->id.p, ev->type.p, key, attempt};
+        snprintf(key, sizeof key, "%s/%s", ev->aggregate_type.p, ev->aggregate_id.p);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    struct log_about of = {ev->id.p, ev->type.p, key, attempt};
+    log_about(p->cfg.log, level, p->c->name, &of, "event %s (%s) %s", ev->id.p, ev->type.p, text);
 }
 
 /* Counts and logs a dead letter. */
@@ -319,12 +315,8 @@ static void count_burial(struct pipeline *p, const struct event *ev, int attempt
     meter_buried(&p->stats.meter, ev->type, why, 1);
     p->stats.stalled_since = p->stats.ended_at;
 
-    char key[FAILURE_KEY];
-    struct log_about of = failure_about(ev, attempts, key);
-    const char *plural = attempts == 1 ? "" : "s";
-    log_about(p->cfg.log, LOG_ERROR_, p->c->name, &of,
-              "event %s (%s) is a dead letter after %d attempt%s: %s", ev->id.p, ev->type.p,
-              attempts, plural, text);
+    failure_log(p, LOG_ERROR_, ev, attempts, "is a dead letter after %d attempt%s: %s", attempts,
+                attempts == 1 ? "" : "s", text);
 }
 
 void failure_rejected(struct pipeline *p, struct slot *slot, const struct sink_result *r,
@@ -362,37 +354,27 @@ static int64_t failing_ms(const struct pipeline *p, const struct slot *slot)
     return all;
 }
 
-/* Whether nothing sent since sent_at got through, so a delivery sent then is among the current
- * failures. */
-static bool fails_still(const struct failure_detector *d, int64_t sent_at)
-{
-    return d->failures > 0 && sent_at >= d->first_sent;
-}
-
-/* Whether other events get through in between: one sent after sent_at did; or none has yet, but one
- * did before, and no failing event has failed twice since. */
-static bool others_pass(const struct failure_detector *d, int64_t sent_at)
-{
-    bool any_passed = d->passed_sent > 0;
-    bool passed_since = sent_at < d->passed_sent;
-    if (passed_since)
-        return !sent_in_outage(d, sent_at);
-    return any_passed && fails_still(d, sent_at) && d->failures == d->n_failing;
-}
-
 /* Decides about an event without proof of fault, which cannot be retried forever. Once it has
- * failed for long enough, it is given up; or, if other events get through occasionally but never
- * close enough to prove anything, the attempt counts. While the sink is down beyond doubt, nothing
- * is given up. */
+ * failed for long enough, it is given up; or the attempt counts, if other events get through
+ * occasionally. While the sink is down beyond doubt, nothing is given up. */
 static void decide_in_doubt(const struct pipeline *p, const struct slot *slot, struct verdict *v)
 {
     const struct failure_detector *d = &p->detector;
     bool long_enough = v->failing_ms >= p->c->retry.outage_ms && !certainly_down(d);
     if (!long_enough)
         return;
+    bool fails_still = d->failures > 0 && slot->sent_at >= d->first_sent;
     bool each_tried_often = d->failures >= DOWN_FAILURES * d->n_failing;
-    v->hopeless = fails_still(d, slot->sent_at) && each_tried_often;
-    if (!v->hopeless && others_pass(d, slot->sent_at))
+    v->hopeless = fails_still && each_tried_often;
+    if (v->hopeless)
+        return;
+
+    /* Do others get through in between? One sent later did; or none has yet, but one did before,
+     * and no failing event has failed twice since. */
+    bool others_pass = d->passed_sent > 0 && fails_still && d->failures == d->n_failing;
+    if (slot->sent_at < d->passed_sent)
+        others_pass = !sent_in_outage(d, slot->sent_at);
+    if (others_pass)
         v->attempts = 1;
 }
 
@@ -414,7 +396,7 @@ static struct verdict find_fault(struct pipeline *p, const struct slot *slot)
     if (fault_before)
         forget_open(d, ev->seq);
     bool known = ev->proven || fault_before;
-    bool sink_fault = several_fail(d) && counts_as_down(d, pipeline_now(p));
+    bool sink_fault = d->n_failing > 1 && counts_as_down(d, pipeline_now(p));
     v.proven = known || event_fault;
     if (event_fault || (known && !sink_fault))
         v.attempts = 1;
@@ -432,23 +414,20 @@ static void log_retry(const struct pipeline *p, const struct slot *slot, bool co
 {
     const struct event *ev = slot->d.ev;
     const struct outcome *out = &slot->out;
-    char key[FAILURE_KEY];
-    struct log_about of = failure_about(ev, slot->d.attempt, key);
+    int attempt = slot->d.attempt;
     long long next_ms = (long long)out->delay_ms;
     if (!counts) {
-        log_about(p->cfg.log, LOG_WARN_, p->c->name, &of,
-                  "event %s (%s) failed, and no delivery has succeeded since, so the attempt is "
-                  "not counted: %s; next in %lld ms",
-                  ev->id.p, ev->type.p, out->error, next_ms);
+        failure_log(p, LOG_WARN_, ev, attempt,
+                    "failed, and no delivery has succeeded since, so the attempt is not counted: "
+                    "%s; next in %lld ms",
+                    out->error, next_ms);
     } else if (p->c->retry.attempts == RETRY_FOREVER) {
-        log_about(
-            p->cfg.log, LOG_WARN_, p->c->name, &of,
-            "event %s (%s) failed, attempt %d, and is held until it succeeds: %s; next in %lld ms",
-            ev->id.p, ev->type.p, out->attempts, out->error, next_ms);
+        failure_log(p, LOG_WARN_, ev, attempt,
+                    "failed, attempt %d, and is held until it succeeds: %s; next in %lld ms",
+                    out->attempts, out->error, next_ms);
     } else {
-        log_about(p->cfg.log, LOG_WARN_, p->c->name, &of,
-                  "event %s (%s) failed, attempt %d of %d: %s; next in %lld ms", ev->id.p,
-                  ev->type.p, out->attempts, p->c->retry.attempts, out->error, next_ms);
+        failure_log(p, LOG_WARN_, ev, attempt, "failed, attempt %d of %d: %s; next in %lld ms",
+                    out->attempts, p->c->retry.attempts, out->error, next_ms);
     }
 }
 

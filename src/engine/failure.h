@@ -1,13 +1,12 @@
-/* failure.h: handles failed deliveries: which side is at fault, whether the failure uses up an
- * attempt, and when the event is retried or becomes a dead letter.
+/* failure.h: failed deliveries: which side is at fault, whether the failure uses up an attempt, and
+ * when the event is retried or becomes a dead letter; and the sink as a whole, when it is down.
  *
  * A sink that fails everything is down, regardless of its answers. An event that fails while others
- * get through is at fault itself. So a failure counts against an event only if another delivery
- * sent within FAILURE_NEAR after it got through. A delivery sent before proves nothing, because the
- * sink may have gone down since. Nor does a success at the end of an outage: it only shows that the
- * sink is back. An event once proven at fault is presumed at fault again, unless the sink is down
- * by then; and its failures are no evidence against the sink, because events of a broken kind fail
- * in bunches when retried.
+ * get through is at fault itself: a failure counts against it only if another delivery sent within
+ * FAILURE_NEAR after it got through. One sent before proves nothing, because the sink may have gone
+ * down since; nor does a success at the end of an outage. An event once proven at fault is presumed
+ * at fault again, unless the sink is down by then, and its failures are no evidence against the
+ * sink, because events of a broken kind fail in bunches.
  *
  * How many failures in a row mean an outage depends on the usual failure rate: 20 if everything
  * went well, more if many events fail anyway. So a sink that accepts one kind of event but not
@@ -21,6 +20,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/rng.h"
 #include "engine/inflight.h"
 #include "engine/meter.h"
 
@@ -47,14 +47,11 @@ struct open_failure {
     bool event_fault;
 };
 
-/* Evidence about a sink from the deliveries of one pipeline; empty when a relay starts. All times
- * are monotonic.
- * (1) failures counts the failures since a delivery last got through; failing_since != 0 if and
- * only if it is above 0. They were sent after every delivery that got through before the first of
- * them failed: first_sent > passed_sent then.
+/* Evidence about a sink from the deliveries of one pipeline. All times are monotonic.
+ * (1) failures counts the failures since a delivery last got through; if it is above 0, then
+ *     failing_since != 0 and first_sent > passed_sent.
  * (2) failing[0..n_failing) are the different events among them, as far as there is room.
- * (3) Deliveries sent from out_from on and before out_to failed in the last completed outage: as
- * far as is known, none of them got through.
+ * (3) Deliveries sent from out_from on and before out_to failed in the last completed outage.
  * (4) Only failure.c writes these. */
 struct failure_detector {
     struct passed_slice passed[FAILURE_SLICES];
@@ -101,13 +98,80 @@ bool failure_is_events(const struct failure_detector *d, int64_t seq);
 
 /* failure_note remembers how an event failed, for pipeline_failure. */
 void failure_note(struct pipeline *p, const struct slot *slot, const char *text);
-/* failure_about describes the event for a log line; the result points to `key`. */
-#define FAILURE_KEY 256
-struct log_about failure_about(const struct event *ev, int attempt, char key[FAILURE_KEY]);
+/* failure_log logs "event ID (TYPE) " and what fmt says about it. */
+void failure_log(const struct pipeline *p, enum log_level level, const struct event *ev,
+                 int attempt, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 /* failure_text is the reason a sink gave, never NULL. */
 static inline const char *failure_text(const struct sink_result *r)
 {
     return r->text ? r->text : "no reason given";
 }
+
+/* ---- circuit.c: the sink as a whole ----
+ *
+ * The circuit breaker stops sending to a sink that is down, probes it occasionally, and ramps up
+ * gently. The report is the line about it that is stored with the consumer (`last error`). */
+
+/* (1) until != 0 if and only if the circuit is open.
+ * (2) window is how many deliveries may be in flight. It is 1 or `probes` while probing and doubles
+ *     with every success; from CIRCUIT_FULL on there is no limit.
+ * (3) Only circuit.c writes these. */
+struct circuit {
+    int64_t until;    /* no delivery starts before this time, monotonic ns */
+    int64_t delay_ms; /* the last wait, before jitter; 0: the sink has proved itself since */
+    size_t window;
+};
+
+#define CIRCUIT_FULL 1024
+
+void circuit_init(struct circuit *c);
+/* circuit_room returns how many more deliveries may start now, while `inflight` are under way. */
+size_t circuit_room(struct circuit *c, int64_t now, size_t inflight);
+/* circuit_down notes that the sink is down. Returns whether a wait begins: false for one of many
+ * deliveries in flight. Waits grow from 100 ms to 30 s; a longer wait requested by the sink is
+ * honoured. While they are short, up to `probes` deliveries start when the next probe is due. */
+bool circuit_down(struct circuit *c, int64_t now, int64_t retry_after_ms, size_t probes,
+                  struct rng *r);
+/* circuit_up notes that a delivery got through. */
+void circuit_up(struct circuit *c);
+static inline bool circuit_open(const struct circuit *c)
+{
+    return c->until != 0;
+}
+
+#define CIRCUIT_REPORT_TEXT 400
+
+/* (1) Only circuit.c writes these. (2) Each line replaces the one before; circuit_report_write
+ * writes it between transactions. (3) Once the sink answers, the line is cleared, even that of a
+ * relay that has vanished; the reason for a pause stays until the consumer is resumed. */
+struct circuit_report {
+    bool answered;                  /* the sink has answered since the pipeline started */
+    bool paused;                    /* text says why the consumer is paused */
+    bool due;                       /* text has not been written yet */
+    char text[CIRCUIT_REPORT_TEXT]; /* the line; "": all is well */
+};
+
+/* circuit_report_note notes a line; "": no problem. circuit_report_paused notes the sink's reason
+ * for pausing the consumer. */
+void circuit_report_note(struct circuit_report *r, const char *text);
+void circuit_report_paused(struct circuit_report *r, const char *why);
+/* circuit_report_answered notes that the sink has answered. was_down: it was down before; paused:
+ * the consumer is still paused. */
+void circuit_report_answered(struct circuit_report *r, bool was_down, bool paused);
+/* circuit_report_take returns whether there is a line to write, once for each line. *ret_text is
+ * NULL to clear the line. */
+bool circuit_report_take(struct circuit_report *r, const char **ret_text);
+/* circuit_report_write writes the line if it is new. No transaction may be open. */
+void circuit_report_write(struct pipeline *p);
+
+/* circuit_sink_down notes that the sink reported itself down. */
+void circuit_sink_down(struct pipeline *p, const char *why, int64_t retry_after_ms);
+/* circuit_sink_fails notes that every delivery fails, so the sink counts as down regardless of its
+ * answers. The circuit opens only if several events fail. If only a single event is failing, its
+ * own retries serve as probes, and no other event has to wait for them. */
+void circuit_sink_fails(struct pipeline *p, const char *why, int64_t retry_after_ms, bool several);
+/* circuit_sink_answered notes that the sink is reachable; whether it would accept other events is
+ * not known. */
+void circuit_sink_answered(struct pipeline *p);
 
 #endif

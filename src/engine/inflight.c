@@ -266,9 +266,8 @@ static bool is_untried(const struct slot *slot)
     return slot->state == SLOT_READY || slot->state == SLOT_WAITING;
 }
 
-/* Ends the run of untried slots at the end of a fresh batch, last one first, so that none has a
- * follower in its own batch; release_from gives them back. A follower in another batch is held
- * back. Returns where the run begins. */
+/* Ends the run of untried slots at the end of a fresh batch, last one first; release_from gives
+ * them back. A follower in another batch is held back. Returns where the run begins. */
 static size_t give_back_tail(struct inflight *f, struct batch_state *b)
 {
     size_t tail = b->claim.n;
@@ -337,16 +336,14 @@ static bool any_held(const struct batch *claim)
 /* Resets the slots, and queues those that may be submitted. */
 static void start_batch(struct inflight *f, struct batch_state *b, bool chain)
 {
-    b->used = true;
-    b->open = b->claim.n;
-    b->lost = false;
-    b->in_flight = 0;
-    b->exceptions = 0;
-    b->release_from = 0;
-    b->out = NULL;
-    b->n_out = 0;
-
-    b->by_key = chain || any_held(&b->claim);
+    *b = (struct batch_state){.used = true,
+                              .by_key = chain || any_held(&b->claim),
+                              .a = b->a,
+                              .claim = b->claim,
+                              .slots = b->slots,
+                              .open = b->claim.n,
+                              .claimed_at = b->claimed_at,
+                              .deadline = b->deadline};
     for (size_t i = 0; i < b->claim.n; i++) {
         struct slot *slot = &b->slots[i];
         struct slot *before = NULL;

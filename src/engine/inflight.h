@@ -1,9 +1,8 @@
-/* inflight.h: the batches that a pipeline has claimed and not settled, the state of each of their
- * events, and the queue of events that may be submitted next.
+/* inflight.h: the batches that a pipeline has claimed and not settled, the state of their events,
+ * and the queue of those that may be submitted next.
  *
- * Events of a key are delivered one after the other, across batches: each waits for its
- * predecessor. When an event is delivered, its follower is queued; when it fails, its followers are
- * held back, and parked behind it. */
+ * Events of a key are delivered one after the other, across batches. When one is delivered, its
+ * follower is queued; when it fails, its followers are held back, and parked behind it. */
 #ifndef ENGINE_INFLIGHT_H
 #define ENGINE_INFLIGHT_H
 
@@ -98,11 +97,10 @@ void inflight_release(struct inflight *f);
 
 /* inflight_spare returns an unused batch, or NULL if all are in use. */
 struct batch_state *inflight_spare(struct inflight *f);
-/* inflight_add adds it once a claim has filled it, and queues the events that may be submitted.
- * With `chain`, events of a key are submitted one after the other. Without it the sink keeps their
- * order (SINK_FAILSTOP), and the key map is used only once an event is held back. Returns -1 when
- * out of memory: then the batch is forgotten, and will be claimed again when its lease has expired.
- */
+/* inflight_add adds it once a claim has filled it, and queues the events that may be submitted:
+ * with `chain` those of a key one after the other; else the sink keeps their order (SINK_FAILSTOP),
+ * until one is held back. Returns -1 when out of memory: the batch is forgotten then, and claimed
+ * again when its lease has expired. */
 int inflight_add(struct inflight *f, struct batch_state *b, bool chain);
 /* inflight_drop forgets batch[i]. */
 void inflight_drop(struct inflight *f, size_t i);
@@ -110,7 +108,7 @@ void inflight_drop(struct inflight *f, size_t i);
  * it is never settled. */
 void inflight_lose(struct inflight *f, struct batch_state *b);
 /* inflight_remap puts events in flight back into the key map after batches with later events of
- * their keys were dropped, so that later events of the key wait for them. */
+ * their keys were dropped. */
 void inflight_remap(struct inflight *f);
 /* inflight_restart starts a batch over, as if none of its events had been tried. It must be the
  * only batch, and none of its events may be with the sink. */
@@ -134,11 +132,10 @@ size_t inflight_batch_bytes(const struct batch_state *b);
 size_t inflight_bytes(const struct inflight *f);
 void inflight_shrink(struct inflight *f);
 
-/* inflight_next_settled returns the index of the batch to settle next, or 0 if there is none. That
- * is the oldest one, unless nothing of the newest one was tried: the store can then simply move its
- * position back to before that batch, as nothing was claimed after it. If there may be a claim
- * unknown to us, the store might have to park the newest batch instead, and would hand it out
- * before older ones; then it is the oldest after all. */
+/* inflight_next_settled returns the index of the batch to settle next: the oldest, unless nothing
+ * of the newest was tried. Then the store can simply move its position back to before that batch,
+ * if no claim unknown to us was made after it: it would have to park the batch then, and hand it
+ * out before older ones. */
 size_t inflight_next_settled(const struct inflight *f);
 /* inflight_outcomes lists the exceptions of a batch in b->out, in batch order, once all of its
  * events have ended. Returns -1 when out of memory. */
@@ -156,10 +153,10 @@ struct slot *inflight_chained(const struct slot *slot);
 
 /* inflight_begin notes that a slot from inflight_pop or inflight_chained is handed to the sink. */
 void inflight_begin(struct slot *slot);
-/* inflight_undo takes back a slot that the sink did not accept: it becomes the head of the queue
- * again, or waits again for its predecessor in the chain. Undo the last one first. inflight_return
- * takes back a slot that the sink accepted but returned untried; it ends as held back if its
- * predecessor has failed. The queue is stale afterwards. */
+/* inflight_undo takes back a slot that the sink did not accept: to the head of the queue, or behind
+ * its predecessor in the chain. Undo the last one first. inflight_return takes back a slot that the
+ * sink accepted but did not try, and ends it if its predecessor has failed; the queue is stale
+ * then. */
 void inflight_undo(struct inflight *f, struct slot *slot);
 void inflight_return(struct inflight *f, struct slot *slot);
 /* inflight_end records the outcome, and queues the follower if the event was delivered, or else
@@ -171,18 +168,13 @@ void inflight_end(struct inflight *f, struct slot *slot, const struct outcome *o
 void inflight_hold(struct inflight *f, struct slot *slot);
 
 /* inflight_want_back requests that unstarted events go back to the store. inflight_tidy does that,
- * and rebuilds a stale queue; inflight_untidy returns whether either is needed. */
-void inflight_tidy(struct inflight *f);
+ * and rebuilds a stale queue. */
 static inline void inflight_want_back(struct inflight *f)
 {
     f->queue = QUEUE_RETURN;
 }
 
-static inline bool inflight_untidy(const struct inflight *f)
-{
-    return f->queue != QUEUE_READY;
-}
-
+void inflight_tidy(struct inflight *f);
 /* inflight_give_back ends every event that was not started. They go back to the store when their
  * batch is settled. The queue is empty afterwards. */
 void inflight_give_back(struct inflight *f);

@@ -1,7 +1,7 @@
 #include "engine/meter.h"
 
 #include "base/clock.h"
-#include "base/hash.h"
+#include "base/str.h"
 
 #define US_NS INT64_C(1000)
 #define S_NS INT64_C(1000000000)

@@ -28,10 +28,9 @@ int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struc
     if (!p->cfg.poll_ms)
         p->cfg.poll_ms = POLL_MS;
 
-    claim_quota_init(&p->quota, (size_t)p->c->concurrency, (size_t)p->c->batch, cfg->budget);
-    bool takes_all_lanes = cfg->sole && p->c->lanes > 1;
-    if (takes_all_lanes)
-        claim_quota_start_small(&p->quota);
+    bool all_lanes = cfg->sole && p->c->lanes > 1;
+    claim_quota_init(&p->quota, (size_t)p->c->concurrency, (size_t)p->c->batch, all_lanes,
+                     cfg->budget);
     p->suspect.all = cfg->suspects;
     schedule_init(&p->schedule);
     circuit_init(&p->circuit);
@@ -63,7 +62,7 @@ static void log_caution(struct pipeline *p)
         caution = p->sk->ops->caution(p->sk);
     bool news = caution && caution != p->caution;
     if (news)
-        log_at(p->cfg.log, LOG_WARN_, p->c->name, "%s", caution);
+        pipeline_log(p, LOG_WARN_, "%s", caution);
     p->caution = caution;
 }
 
@@ -88,18 +87,18 @@ void pipeline_free(struct pipeline *p)
 /* The only function that changes the state. The state never returns to an earlier one. */
 static void set_state(struct pipeline *p, enum pipeline_state s)
 {
-    if (p->state < s)
-        p->state = s;
+    if (p->stats.state < s)
+        p->stats.state = s;
 }
 
 void pipeline_fail(struct pipeline *p, const struct error *err, int64_t deadline)
 {
-    if (p->error.code)
+    if (p->stats.error.code)
         return;
-    p->error = *err;
-    if (!p->error.code)
-        p->error.code = ERR_INTERNAL;
-    log_at(p->cfg.log, LOG_ERROR_, p->c->name, "stopping: %s", err->text);
+    p->stats.error = *err;
+    if (!p->stats.error.code)
+        p->stats.error.code = ERR_INTERNAL;
+    pipeline_log(p, LOG_ERROR_, "stopping: %s", err->text);
     pipeline_drain(p, deadline);
 }
 
@@ -116,10 +115,9 @@ void pipeline_drain(struct pipeline *p, int64_t deadline)
 
 /* ---- registering, and standing by ----
  *
- * In a rolling deploy, workers with old and new settings run side by side. The store accepts the
- * new settings and refuses those they replaced, so the old workers stand by: they settle their
- * claims, claim nothing more, and retry periodically. They continue if an operator restores their
- * settings. */
+ * In a rolling deploy, workers with old and new settings run side by side. The store refuses
+ * settings that were replaced, so the old workers stand by: they settle their claims, claim nothing
+ * more, and retry periodically, in case an operator restores their settings. */
 
 static int register_consumer(struct pipeline *p, enum put how, struct error *err)
 {
@@ -130,23 +128,20 @@ static int register_consumer(struct pipeline *p, enum put how, struct error *err
     return p->cfg.st->ops->consumer_put(p->cfg.st, &spec, NULL, err);
 }
 
-/* Notes why we stand by, logs it if the reason is new, and sets the time of the next try.
- */
+/* Notes why we stand by, logs it if the reason is new, and sets the time of the next try. */
 static void stay_on_standby(struct pipeline *p, const struct error *why)
 {
     struct standby *s = &p->standby;
-    bool news = strcmp(s->why.text, why->text) != 0;
-    s->why = *why;
+    bool news = strcmp(p->stats.standby_why.text, why->text) != 0;
+    p->stats.standby_why = *why;
     s->delay = max_i64(STANDBY_MIN, min_i64(2 * s->delay, STANDBY_MAX));
     s->at = pipeline_now(p) + s->delay;
-    p->stats.standby = true;
     if (news)
-        log_at(p->cfg.log, LOG_WARN_, p->c->name, "standing by: %s", why->text);
+        pipeline_log(p, LOG_WARN_, "standing by: %s", why->text);
 }
 
-/* Ends the leases of workers whose process is known to have ended, oldest claim first. Their events
- * need not wait: a relay that was killed is usually restarted at once. If anything fails here,
- * leases simply expire. */
+/* Ends the leases of workers whose process is known to have ended, oldest claim first. A relay that
+ * was killed is usually restarted at once. If anything fails here, leases simply expire. */
 static void end_leases(struct pipeline *p)
 {
     struct store *st = p->cfg.st;
@@ -171,9 +166,9 @@ static void end_leases(struct pipeline *p)
     }
     arena_release(&a);
     if (ended > 0)
-        log_at(p->cfg.log, LOG_INFO_, p->c->name,
-               "a worker on this machine ended and left %zu claim%s; taking over", ended,
-               ended == 1 ? "" : "s");
+        pipeline_log(p, LOG_INFO_,
+                     "a worker on this machine ended and left %zu claim%s; taking over", ended,
+                     ended == 1 ? "" : "s");
 }
 
 int pipeline_register(struct pipeline *p, struct error *err)
@@ -194,9 +189,8 @@ int pipeline_register(struct pipeline *p, struct error *err)
 
 void pipeline_stand_by(struct pipeline *p)
 {
-    p->standby.why = (struct error){.code = ERR_CONFLICT, .text = ""};
+    p->stats.standby_why = (struct error){.code = ERR_CONFLICT, .text = ""};
     p->standby.at = 0; /* the next step tries at once; the store's error gives the reason */
-    p->stats.standby = true;
 }
 
 /* Registers our settings again if a try is due. Returns whether the pipeline may continue. */
@@ -207,9 +201,9 @@ static bool try_again(struct pipeline *p)
     if (now < p->standby.at || schedule_store_away(&p->schedule, now))
         return false;
     if (register_consumer(p, PUT_AGAIN, &err) == 0) {
-        log_at(p->cfg.log, LOG_INFO_, p->c->name, "its settings are in force again: resuming");
+        pipeline_log(p, LOG_INFO_, "its settings are in force again: resuming");
         p->standby = (struct standby){0};
-        p->stats.standby = false;
+        p->stats.standby_why = (struct error){0};
         schedule_look_now(&p->schedule);
         return true;
     }
@@ -223,13 +217,12 @@ static bool try_again(struct pipeline *p)
 /* ---- a step ---- */
 
 /* Whether the sink needs to be driven. A sink with a lease must renew or acquire it even when idle,
- * but not while we stand by: the lease then expires, and a worker with the current settings gets
- * it. */
+ * but not while we stand by: a worker with the current settings gets it then. */
 static bool awaits_sink(const struct pipeline *p)
 {
     if (inflight_deliveries(&p->inflight) > 0)
         return true;
-    if (p->standby.why.code)
+    if (p->stats.standby_why.code)
         return false;
     if (pipeline_sink_lease(p))
         return true;
@@ -239,7 +232,7 @@ static bool awaits_sink(const struct pipeline *p)
 /* Whether newer settings are in force and everything claimed under ours is settled. */
 static bool stands_by(const struct pipeline *p)
 {
-    return p->standby.why.code && p->inflight.n == 0;
+    return p->stats.standby_why.code && p->inflight.n == 0;
 }
 
 /* Gives back unstarted events, newest batch first (see inflight_next_settled), waits for deliveries
@@ -255,7 +248,7 @@ static bool drain(struct pipeline *p)
     inflight_give_back(&p->inflight);
     exchange_drop_lost(p);
     if (p->inflight.n == 0) {
-        set_state(p, p->error.code ? PIPELINE_FAILED : PIPELINE_STOPPED);
+        set_state(p, p->stats.error.code ? PIPELINE_FAILED : PIPELINE_STOPPED);
         return false;
     }
 
@@ -285,11 +278,11 @@ static bool deliver_and_claim(struct pipeline *p)
     if (submitted && inflight_deliveries(&p->inflight) > 0)
         p->sk->ops->drive(p->sk);
     circuit_report_write(p);
-    if (p->state == PIPELINE_DRAINING)
+    if (p->stats.state == PIPELINE_DRAINING)
         return true;
 
     bool turned = exchange_step(p);
-    if (p->state == PIPELINE_DRAINING)
+    if (p->stats.state == PIPELINE_DRAINING)
         return true;
     return submitted || turned;
 }
@@ -311,7 +304,7 @@ static bool step(struct pipeline *p)
 
     exchange_renew(p);
 
-    if (p->state == PIPELINE_DRAINING)
+    if (p->stats.state == PIPELINE_DRAINING)
         return drain(p);
     if (stands_by(p))
         return try_again(p);
@@ -320,7 +313,7 @@ static bool step(struct pipeline *p)
 
 bool pipeline_step(struct pipeline *p)
 {
-    if (p->state >= PIPELINE_STOPPED)
+    if (p->stats.state >= PIPELINE_STOPPED)
         return false;
     p->stepped_at = pipeline_now(p);
     bool again = step(p);
@@ -362,7 +355,7 @@ static size_t wait_for_work(struct pipeline *p, int64_t now, struct pollfd *fds,
 size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t *ret_deadline)
 {
     *ret_deadline = CLOCK_NEVER;
-    if (p->state >= PIPELINE_STOPPED)
+    if (p->stats.state >= PIPELINE_STOPPED)
         return 0;
 
     int64_t now = p->stepped_at;
@@ -379,7 +372,7 @@ size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t
     if (stands_by(p)) {
         at = min_i64(at, p->standby.at);
     }
-    if (p->state == PIPELINE_DRAINING) {
+    if (p->stats.state == PIPELINE_DRAINING) {
         at = min_i64(at, p->schedule.drain_by);
     } else {
         n += wait_for_work(p, now, fds + n, max - n, &at);
@@ -402,16 +395,6 @@ bool pipeline_busy(const struct pipeline *p)
     return p->inflight.n > 0;
 }
 
-enum pipeline_state pipeline_state(const struct pipeline *p)
-{
-    return p->state;
-}
-
-const struct error *pipeline_error(const struct pipeline *p)
-{
-    return &p->error;
-}
-
 const struct pipeline_stats *pipeline_stats(const struct pipeline *p)
 {
     return &p->stats;
@@ -427,24 +410,4 @@ const struct sink_lease *pipeline_sink_lease(const struct pipeline *p)
     if (!p->sk->ops->lease)
         return NULL;
     return p->sk->ops->lease(p->sk);
-}
-
-struct sink_broker pipeline_broker(const struct pipeline *p)
-{
-    return sink_broker_of(p->sk);
-}
-
-const struct error *pipeline_store_error(const struct pipeline *p)
-{
-    return &p->store_error;
-}
-
-const struct error *pipeline_standby(const struct pipeline *p)
-{
-    return &p->standby.why;
-}
-
-const char *pipeline_failure(const struct pipeline *p)
-{
-    return p->failure;
 }

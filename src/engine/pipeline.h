@@ -20,17 +20,15 @@
 struct pipeline;
 
 /* Where the handlers of a pipeline get the connection for their transactions, for one step at a
- * time. acquire may wait; release takes the connection back, with no transaction open. acquire ==
- * NULL: there is no pool. */
+ * time; no transaction is open between steps. acquire may wait; NULL: there is no pool. */
 struct tx_pool {
     int (*acquire)(void *ctx, struct store **ret, struct error *err);
     void (*release)(void *ctx, struct store *st);
     void *ctx;
 };
 
-/* The handler call that a pipeline is in. Handlers run in the pipeline's own thread, so another
- * thread, the lease renewer, extends its claim in the meantime. Any thread may read it at any time.
- */
+/* The handler call that a pipeline is in. Handlers run in the pipeline's thread, so the lease
+ * renewer, another thread, extends its claim. Any thread may read it. */
 struct call_progress {
     _Atomic int64_t started;  /* when the call began, monotonic; 0: there is none */
     _Atomic int64_t epoch;    /* of the claim */
@@ -84,7 +82,14 @@ enum pipeline_state {
 
 #define PIPELINE_WHY 200
 
+/* What a pipeline reports about itself. An error has code 0 if there is none. */
 struct pipeline_stats {
+    enum pipeline_state state;
+    struct error error;       /* why the pipeline failed */
+    struct error store_error; /* why the last turn with the store failed */
+    struct error standby_why; /* why the pipeline stands by: the consumer has newer settings than
+                                 ours, so nothing is claimed */
+    char failure[256];        /* the last failure of an event, as "type: reason"; "": none */
     int64_t delivered, retried, buried, behind, claims, lost, crashed;
     struct meter meter;
     /* Since when, in monotonic ns, the pipeline has had work without delivering or burying any
@@ -95,7 +100,6 @@ struct pipeline_stats {
     char why[PIPELINE_WHY]; /* the sink's or store's error when it went down; "" once it is back */
     bool through;           /* the last look found no work left (see claim_hint.through) */
     bool paused;
-    bool standby;       /* the consumer has newer settings than ours, so nothing is claimed */
     bool down;          /* the sink is down, or no delivery succeeds */
     int64_t down_since; /* monotonic ns; 0: the sink is up */
 };
@@ -115,8 +119,7 @@ struct handler_guard pipeline_guard(struct pipeline *p);
 void pipeline_done(void *pipeline, struct delivery *d, const struct sink_result *r);
 
 /* pipeline_step does everything that can be done now: it settles, claims, submits, drives the sink
- * and extends leases. Returns whether to call it again at once. It survives errors of the store: it
- * logs them and tries again later. */
+ * and extends leases. Returns whether to call it again at once. Errors of the store are logged. */
 bool pipeline_step(struct pipeline *p);
 
 /* pipeline_wait fills in at most max entries to poll for, and returns their number. *ret_deadline
@@ -127,27 +130,15 @@ size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t
 void pipeline_wake(struct pipeline *p);
 
 /* pipeline_drain stops claiming and gives back unstarted events. Deliveries in flight may continue
- * until the monotonic deadline, and are then cancelled. The final state is PIPELINE_STOPPED, or
- * PIPELINE_FAILED after an error. */
+ * until the monotonic deadline, and are then cancelled. */
 void pipeline_drain(struct pipeline *p, int64_t deadline);
 
 /* pipeline_busy returns whether the pipeline holds a claim. */
 bool pipeline_busy(const struct pipeline *p);
-enum pipeline_state pipeline_state(const struct pipeline *p);
-const struct error *pipeline_error(const struct pipeline *p);
 const struct pipeline_stats *pipeline_stats(const struct pipeline *p);
 /* pipeline_held returns how many events are claimed and have not ended. */
 size_t pipeline_held(const struct pipeline *p);
 /* pipeline_sink_lease returns the lease of a sink that takes turns with others; NULL for any other
  * sink. */
 const struct sink_lease *pipeline_sink_lease(const struct pipeline *p);
-/* pipeline_broker returns the state of the sink's broker: see sink_broker_of. */
-struct sink_broker pipeline_broker(const struct pipeline *p);
-/* pipeline_store_error returns why the last turn with the store failed; code 0: it did not. */
-const struct error *pipeline_store_error(const struct pipeline *p);
-/* pipeline_standby returns why the pipeline stands by; code 0: it does not. */
-const struct error *pipeline_standby(const struct pipeline *p);
-/* pipeline_failure returns the last failure of an event, as "type: reason"; "": none. */
-const char *pipeline_failure(const struct pipeline *p);
-
 #endif

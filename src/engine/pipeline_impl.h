@@ -1,27 +1,147 @@
-/* pipeline_impl.h: declarations shared by the files of a pipeline. They are pipeline.c (the front
- * door, and standing by), deliver.c (to the sink and back), failure.c (what happens when a delivery
- * fails), circuit.c (the sink as a whole), exchange.c (to the store and back), claim_quota.c
- * (whether to claim, and how much), effects.c and calls.c (handlers' transactions). Only they
- * include it. */
+/* pipeline_impl.h: what the files of a pipeline share: pipeline.c (the front door, and standing
+ * by), deliver.c (to the sink and back), failure.c (what happens when a delivery fails), circuit.c
+ * (the sink as a whole), exchange.c (to the store and back), claim_quota.c (whether to claim, and
+ * how much), effects.c and calls.c (handlers' transactions). */
 #ifndef ENGINE_PIPELINE_IMPL_H
 #define ENGINE_PIPELINE_IMPL_H
 
-#include "engine/circuit.h"
+#include "base/num.h"
 #include "engine/claim_quota.h"
 #include "engine/effects.h"
 #include "engine/failure.h"
 #include "engine/inflight.h"
 #include "engine/pipeline.h"
-#include "engine/schedule.h"
+
+/* ---- timers ----
+ *
+ * When a pipeline looks for work, reacts to wake-ups, retries a failed store, gives up a drain.
+ * Nothing here reads a clock: every time is monotonic, in ns, and comes from the caller. */
+
+#define TAKEN_WAIT (50 * MS_NS) /* between looks while another worker has the lane */
+#define STORE_WAIT_MIN (100 * MS_NS)
+#define STORE_WAIT_MAX (5000 * MS_NS)
+#define STORE_PAUSE (200 * MS_NS)
+
+/* (1) Only the functions below write these.
+ * (2) ignore_until matters only while look_at lies ahead.
+ * (3) store_at lies ahead during the store's backoff.
+ * (4) drain_by only ever moves to an earlier time. */
+struct schedule {
+    int64_t look_at;      /* when to ask the store for work; 0: at once */
+    int64_t ignore_until; /* wake-ups are ignored until then */
+    int64_t store_at;     /* end of the store's backoff; 0: none */
+    int64_t store_delay;  /* last backoff; 0: the store has answered since */
+    int64_t drain_by;     /* when deliveries in flight are cancelled; CLOCK_NEVER: no drain */
+};
+
+/* schedule_init starts with a look at once, and no drain. */
+static inline void schedule_init(struct schedule *s)
+{
+    *s = (struct schedule){.drain_by = CLOCK_NEVER};
+}
+
+/* schedule_look_now makes a look due at once. */
+static inline void schedule_look_now(struct schedule *s)
+{
+    s->look_at = 0;
+    s->ignore_until = 0;
+}
+
+/* schedule_rest makes the next look due in `wait`, or at a wake-up. `lane_taken`: another worker
+ * has the lane, and each of its commits is a wake-up, so the next look is at least 50 ms away. */
+static inline void schedule_rest(struct schedule *s, int64_t now, int64_t wait, bool lane_taken)
+{
+    s->ignore_until = 0;
+    if (lane_taken) {
+        wait = max_i64(wait, TAKEN_WAIT);
+        s->ignore_until = now + TAKEN_WAIT;
+    }
+    s->look_at = now + wait;
+}
+
+/* schedule_woken makes a look due at once, and ends the store's backoff. */
+static inline void schedule_woken(struct schedule *s)
+{
+    schedule_look_now(s);
+    s->store_at = 0;
+}
+
+/* schedule_look_due returns whether a look is due, schedule_listens whether wake-ups count now.
+ * schedule_look_wake returns when either will change. */
+static inline bool schedule_look_due(const struct schedule *s, int64_t now)
+{
+    return now >= s->look_at;
+}
+
+static inline bool schedule_listens(const struct schedule *s, int64_t now)
+{
+    return now >= s->ignore_until;
+}
+
+static inline int64_t schedule_look_wake(const struct schedule *s, int64_t now)
+{
+    bool ignored_first = now < s->ignore_until && s->ignore_until < s->look_at;
+    return ignored_first ? s->ignore_until : s->look_at;
+}
+
+/* schedule_store_failed starts a backoff and returns its length: 100 ms, doubled with each failure
+ * in a row, up to 5 s. */
+static inline int64_t schedule_store_failed(struct schedule *s, int64_t now)
+{
+    int64_t delay = max_i64(2 * s->store_delay, STORE_WAIT_MIN);
+    s->store_delay = min_i64(delay, STORE_WAIT_MAX);
+    s->store_at = now + s->store_delay;
+    return s->store_delay;
+}
+
+/* schedule_store_pause backs off for 200 ms without counting a failure. */
+static inline void schedule_store_pause(struct schedule *s, int64_t now)
+{
+    s->store_at = now + STORE_PAUSE;
+}
+
+/* schedule_store_back notes that the store has answered. */
+static inline void schedule_store_back(struct schedule *s)
+{
+    s->store_at = 0;
+    s->store_delay = 0;
+}
+
+/* schedule_store_away returns whether a backoff is running. */
+static inline bool schedule_store_away(const struct schedule *s, int64_t now)
+{
+    return now < s->store_at;
+}
+
+/* schedule_wake_at returns when a pipeline that wants to wake up at `at` should do so. During the
+ * store's backoff, work that is already due can only be waiting for the store. */
+static inline int64_t schedule_wake_at(const struct schedule *s, int64_t now, int64_t at)
+{
+    bool waits_for_store = schedule_store_away(s, now) && (at <= now || s->store_at < at);
+    return waits_for_store ? s->store_at : at;
+}
+
+/* schedule_drain sets the deadline of a drain, unless an earlier one is set. */
+static inline void schedule_drain(struct schedule *s, int64_t deadline)
+{
+    s->drain_by = min_i64(s->drain_by, deadline);
+}
+
+/* schedule_drain_over returns whether the deadline has passed. */
+static inline bool schedule_drain_over(const struct schedule *s, int64_t now)
+{
+    return now >= s->drain_by;
+}
+
+/* ---- the pipeline ---- */
 
 /* (1) Only pipeline.c writes these. */
 struct standby {
-    struct error why; /* why the pipeline stands by; code 0: it does not */
-    int64_t at;       /* when to try to register again, monotonic */
-    int64_t delay;    /* the last wait between tries; 0: none yet */
+    int64_t at;    /* when to try to register again, monotonic */
+    int64_t delay; /* the last wait between tries; 0: none yet */
 };
 
-/* The state from which the next turn with the store starts. (1) Only exchange.c writes these. */
+/* What the next turn with the store starts from. (1) Only exchange.c writes these. */
 struct next_turn {
     int lane;               /* the lane the next claim tries first */
     bool parked;            /* the next claim tries parked events first, if it is time to */
@@ -38,15 +158,13 @@ struct offers {
     size_t chain;      /* events of a chain that were taken; twice as many if all were */
 };
 
-/* (1) state and error are written by pipeline.c alone; the other structs by the file that their
- * declaration names. (2) error.code != 0 only while draining for good, or once failed. */
+/* (1) Only pipeline.c writes stats.state, error and standby_why; the structs are written by the
+ * file that they name. (2) stats.error.code != 0 only while draining for good, or once failed. */
 struct pipeline {
     struct pipeline_config cfg;
     const struct consumer *c;
     struct filter *filter;
     struct sink *sk;
-    enum pipeline_state state;
-    struct error error; /* why the pipeline failed; code 0: it has not */
     struct pipeline_stats stats;
 
     struct inflight inflight;
@@ -61,11 +179,9 @@ struct pipeline {
     struct next_turn next;
     struct offers offers;
 
-    int64_t stepped_at;       /* when the last step began, monotonic */
-    int64_t wall_ahead_ms;    /* wall clock minus monotonic clock, at the last claim */
-    struct error store_error; /* of the last turn; code 0: success */
-    const char *caution;      /* the sink's last warning; NULL: none */
-    char failure[256];        /* the last failure of an event: "type: reason" */
+    int64_t stepped_at;    /* when the last step began, monotonic */
+    int64_t wall_ahead_ms; /* wall clock minus monotonic clock, at the last claim */
+    const char *caution;   /* the sink's last warning; NULL: none */
 };
 
 static inline int64_t pipeline_now(const struct pipeline *p)
@@ -73,31 +189,26 @@ static inline int64_t pipeline_now(const struct pipeline *p)
     return clock_mono(p->cfg.clock);
 }
 
-/* pipeline_failstop returns whether the sink takes whole batches and keeps their order itself: see
- * SINK_FAILSTOP. */
+/* pipeline_log logs a line about the consumer. */
+#define pipeline_log(p, level, ...) log_at((p)->cfg.log, level, (p)->c->name, __VA_ARGS__)
+
+/* pipeline_failstop: the sink takes whole batches and keeps their order itself.
+ * pipeline_in_process: an event can kill this process. See SINK_FAILSTOP and SINK_IN_PROCESS. */
 static inline bool pipeline_failstop(const struct pipeline *p)
 {
     return (sink_caps(p->sk) & SINK_FAILSTOP) != 0;
 }
 
-/* pipeline_in_process returns whether an event can kill this process: see SINK_IN_PROCESS. */
 static inline bool pipeline_in_process(const struct pipeline *p)
 {
     return (sink_caps(p->sk) & SINK_IN_PROCESS) != 0;
-}
-
-/* pipeline_chains returns whether an event may be submitted together with the events of its key
- * that wait for it: see SINK_CHAINS. */
-static inline bool pipeline_chains(const struct pipeline *p)
-{
-    return (sink_caps(p->sk) & SINK_CHAINS) != 0;
 }
 
 /* pipeline_our_turn returns whether we may deliver: we do not stand by, and the sink is not leased
  * to another relay. */
 static inline bool pipeline_our_turn(const struct pipeline *p)
 {
-    if (p->standby.why.code)
+    if (p->stats.standby_why.code)
         return false;
     const struct sink_lease *l = pipeline_sink_lease(p);
     return !l || l->held;
@@ -120,13 +231,13 @@ static inline struct claim_lease lease_of(const struct pipeline *p, const struct
                                 .lease_ms = p->c->lease_ms};
 }
 
-/* lease_start notes that the lease of a batch begins at `now`. */
+/* lease_start notes that the lease of a batch begins at `now`; lease_renewal_at returns when half
+ * of it is over. */
 static inline void lease_start(const struct pipeline *p, struct batch_state *b, int64_t now)
 {
     b->deadline = now + p->c->lease_ms * MS_NS;
 }
 
-/* lease_renewal_at returns the time when half of the lease is over. */
 static inline int64_t lease_renewal_at(const struct pipeline *p, const struct batch_state *b)
 {
     return b->deadline - p->c->lease_ms * MS_NS / 2;
@@ -153,16 +264,15 @@ bool exchange_step(struct pipeline *p);
 /* exchange_settle settles batch[i], whose events have all ended, and claims the next batch in the
  * same transaction if claim_quota_allows and a look is due. Returns whether the store did it. */
 bool exchange_settle(struct pipeline *p, size_t i);
-/* exchange_settle_delay_until returns until when the settlement of the only batch is delayed: it
- * was delivered whole, and will be settled with the next claim, or then. 0: no delay. */
+/* exchange_settle_delay_until returns until when the settlement of the only batch, which was
+ * delivered whole, waits for the next claim. 0: no delay. */
 int64_t exchange_settle_delay_until(const struct pipeline *p, int64_t now);
 /* exchange_drop forgets batch[i]. exchange_drop_lost forgets all batches whose claims are no longer
  * ours and that have no event with the sink. */
 void exchange_drop(struct pipeline *p, size_t i);
 void exchange_drop_lost(struct pipeline *p);
 /* exchange_settlement returns the settlement of a batch; it points into b. exchange_settled forgets
- * batch[i], which the store has settled, or refused to because the claim was `lost`. effects.c
- * settles in its own transaction, and needs both. */
+ * batch[i], which the store has settled, or refused to because the claim was `lost`. */
 struct settlement exchange_settlement(struct pipeline *p, const struct batch_state *b);
 void exchange_settled(struct pipeline *p, size_t i, bool lost);
 /* exchange_store_failed notes that the store failed or did not answer, and backs off.

@@ -1,4 +1,4 @@
-#include "engine/retry.h"
+#include "engine/consumer.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,9 +3,8 @@
  * An event that was in flight when a worker vanished is a suspect if its sink runs code of the
  * application in this process. A pipeline has nothing else in flight while it delivers one. If the
  * process dies while exactly one suspect is in flight, that one is to blame. Consumers do not wait
- * for each other's deliveries, so several may be in flight at a time; then none of them is blamed
- * for a crash. After several crashes the store hands them out at different times (see
- * STORE_APART_MS), so that the culprit is alone. */
+ * for each other, so several may be in flight; then none is blamed for a crash, and after several
+ * crashes the store hands them out at different times (see STORE_APART_MS). */
 #ifndef ENGINE_SUSPECT_H
 #define ENGINE_SUSPECT_H
 
@@ -28,9 +27,8 @@ struct suspect;
 
 /* The suspects of all pipelines of a process; any thread. (1) in_flight and blamed are protected by
  * lock. (2) blamed != NULL implies in_flight == 1. (3) The pipeline that claims an event that may
- * be blamed has `asking` until its delivery begins. No other suspect begins meanwhile: it could not
- * tell the store that the claim is not to be blamed, and could kill the process before its worker
- * does. */
+ * be blamed has `asking` until its delivery begins. No other suspect begins meanwhile: it could
+ * kill the process before the store knows that the claim is not to be blamed. */
 struct suspects {
     pthread_mutex_t lock;
     pthread_mutex_t asking;
@@ -50,16 +48,14 @@ struct suspect {
 void suspect_all_init(struct suspects *all);
 void suspect_all_release(struct suspects *all);
 
-/* suspect_ask returns how the store is to treat suspects in the next claim, while `others` batches
- * are in flight. suspect_begin or suspect_withdraw follows, after the claim and in the same thread.
- */
+/* suspect_ask returns how the next claim treats suspects, while `others` batches are in flight.
+ * suspect_begin or suspect_withdraw follows, after the claim and in the same thread. */
 enum suspect_policy suspect_ask(struct suspect *s, size_t others);
 /* suspect_withdraw notes that there was no suspect in the claim, or no claim. */
 void suspect_withdraw(struct suspect *s);
 
-/* suspect_begin notes that the claim of a suspect was made, and its delivery is about to
- * begin. Returns how many claims are no longer to be blamed: ret has them, and the caller tells the
- * store before the delivery. */
+/* suspect_begin notes that the delivery of a suspect is about to begin. Returns how many claims are
+ * no longer to be blamed: ret has them, and the caller tells the store first. */
 size_t suspect_begin(struct suspect *s, const struct claim_lease *c, bool blamed,
                      struct suspect_claim ret[2]);
 /* suspect_end notes that the sink no longer has a suspect of this pipeline. */

@@ -1,7 +1,7 @@
-#include "event/cloudevents.h"
+#include "event/message.h"
 
-#include "base/char.h"
 #include "base/clock.h"
+#include "base/utf8.h"
 
 #define TRACESTATE_MAX 512 /* the minimum length that W3C requires to be passed on */
 #define VALUE_MAX EVENT_HEADERS_MAX
@@ -102,9 +102,7 @@ int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret,
     struct json all, value;
     struct str raw;
     ret->n = 0;
-    if (!ev->headers.p || json_parse(ev->headers, &all, NULL, NULL) != 0)
-        return 0;
-    if (all.type != JSON_OBJECT)
+    if (!event_headers_of(ev, &all))
         return 0;
 
     for (size_t it = 0; json_each(all, &it, &raw, &value);) {
@@ -132,9 +130,8 @@ int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret,
     return 0;
 }
 
-/* Returns whether a value has the form that W3C defines for headers with this name. In a form, x
- * stands for a lower-case hexadecimal digit. For a tracestate, checks only its length, and that a
- * header line can hold it. */
+/* Returns whether a value has the form that W3C defines for headers with this name. Of a tracestate
+ * only the length is checked, and that a header line can hold it. */
 static bool is_fit(const char *name, struct str v)
 {
     static const char traceparent[] = "xx-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx";
@@ -180,26 +177,32 @@ static void add_extensions(struct writer *w, const struct cloudevents_headers *m
     buf_release(&value);
 }
 
-static void add_all(struct writer *w, const struct event *ev, struct str source,
-                    const struct cloudevents_headers *more)
+int cloudevents_each(const struct event *ev, struct str source,
+                     const struct cloudevents_headers *more, cloudevents_fn *fn, void *ctx,
+                     struct error *err)
 {
+    struct writer w = {fn, ctx, false};
     char created[CLOCK_RFC3339_SIZE];
     size_t n = clock_rfc3339(ev->created_at, created);
 
-    add_attribute(w, STR("id"), ev->id);
-    add_attribute(w, STR("source"), source);
-    add_attribute(w, STR("type"), ev->type);
-    add_subject(w, ev);
-    add_attribute(w, STR("time"), (struct str){created, n});
+    add_attribute(&w, STR("specversion"), STR("1.0"));
+    add_attribute(&w, STR("id"), ev->id);
+    add_attribute(&w, STR("source"), source);
+    add_attribute(&w, STR("type"), ev->type);
+    add_subject(&w, ev);
+    add_attribute(&w, STR("time"), (struct str){created, n});
     if (ev->tenant.n > 0)
-        add_attribute(w, STR("tenant"), ev->tenant);
+        add_attribute(&w, STR("tenant"), ev->tenant);
     if (ev->has_version) {
         char text[24];
         struct buf b = {.p = text, .cap = sizeof text, .max = sizeof text};
         buf_addi64(&b, ev->version);
-        add_attribute(w, STR("aggregateversion"), (struct str){text, b.n});
+        add_attribute(&w, STR("aggregateversion"), (struct str){text, b.n});
     }
-    add_extensions(w, more);
+    add_extensions(&w, more);
+    if (w.failed)
+        return err_nomem(err);
+    return 0;
 }
 
 void cloudevents_binary(struct buf *b, const struct event *ev, struct str source,
@@ -209,51 +212,36 @@ void cloudevents_binary(struct buf *b, const struct event *ev, struct str source
         b->failed = true;
 }
 
-int cloudevents_each(const struct event *ev, struct str source,
-                     const struct cloudevents_headers *more, cloudevents_fn *fn, void *ctx,
-                     struct error *err)
-{
-    struct writer w = {fn, ctx, false};
-    add_attribute(&w, STR("specversion"), STR("1.0"));
-    add_all(&w, ev, source, more);
-    if (w.failed)
-        return err_nomem(err);
-    return 0;
-}
-
 void cloudevents_structured(struct buf *b, const struct event *ev, struct str source,
                             const struct cloudevents_headers *more)
 {
-    struct writer w = {add_member, b, false};
+    size_t start = b->n;
     (void)buf_reserve(b, ev->payload.n + 1024);
-    buf_adds(b, "{\"specversion\":\"1.0\"");
-    add_all(&w, ev, source, more);
-    add_attribute(&w, STR("datacontenttype"), STR("application/json"));
-    buf_adds(b, ",\"data\":");
+    if (cloudevents_each(ev, source, more, add_member, b, NULL) != 0)
+        b->failed = true;
+    buf_adds(b, ",\"datacontenttype\":\"application/json\",\"data\":");
     buf_addstr(b, ev->payload.p ? ev->payload : STR("null"));
     buf_addc(b, '}');
-    if (w.failed)
-        b->failed = true;
+    if (!b->failed)
+        b->p[start] = '{'; /* in place of the first comma */
+}
+
+static void add_trace(void *ctx, struct str name, struct str value)
+{
+    struct buf *b = ctx;
+    bool trace = str_is(name, "traceparent") || str_is(name, "tracestate");
+    if (!trace)
+        return;
+    buf_addstr(b, name);
+    buf_adds(b, ": ");
+    buf_addstr(b, value);
+    buf_addc(b, '\0');
 }
 
 void cloudevents_trace(struct buf *b, const struct cloudevents_headers *more)
 {
-    for (size_t i = 0; i < more->n; i++) {
-        const char *name = more->list[i].name;
-        struct json v = more->list[i].value;
-        bool trace = strcmp(name, "traceparent") == 0 || strcmp(name, "tracestate") == 0;
-        if (!trace || v.type != JSON_STRING)
-            continue;
-        char text[TRACESTATE_MAX];
-        struct buf value = {.p = text, .cap = sizeof text, .max = sizeof text};
-        json_unescape(v.raw, &value);
-        bool fits = !value.failed && is_fit(name, (struct str){text, value.n});
-        if (!fits)
-            continue;
-
-        buf_adds(b, name);
-        buf_adds(b, ": ");
-        buf_add(b, text, value.n);
-        buf_addc(b, '\0');
-    }
+    struct writer w = {add_trace, b, false};
+    add_extensions(&w, more);
+    if (w.failed)
+        b->failed = true;
 }

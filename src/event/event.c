@@ -4,27 +4,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/char.h"
 #include "base/clock.h"
-#include "base/hash.h"
 #include "base/json.h"
 #include "base/num.h"
+#include "base/str.h"
+#include "base/utf8.h"
 
 #define NO_ESCAPE 0x10000ul /* outside the range of four hex digits */
 
-/* Returns whether the character at p (valid UTF-8) is white space, including Unicode's. */
-static bool is_space(const unsigned char *p, size_t n)
+/* Returns whether valid UTF-8 begins with white space, including Unicode's. */
+static bool is_space(const char *p, const char *end)
 {
-    static const unsigned wide[] = {0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000};
-    if (p[0] < 0x80)
-        return p[0] == ' ';
-    if (p[0] == 0xC2)
-        return p[1] == 0xA0;
-    bool three_bytes = n >= 3 && p[0] >> 4 == 0xE;
-    if (!three_bytes)
-        return false;
-
-    unsigned c = (p[0] & 0xFu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu);
+    static const unsigned wide[] = {0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000};
+    size_t n = utf8_length(p, end);
+    if (n == 0)
+        return *p == ' ';
+    unsigned c = utf8_code(p, n);
     if (c >= 0x2000 && c <= 0x200A)
         return true;
     for (size_t i = 0; i < sizeof wide / sizeof wide[0]; i++)
@@ -48,15 +43,14 @@ static int check_characters(const struct rule *rule, struct str s, struct error 
     if (!utf8_valid(s, &at))
         return err_set(err, ERR_INVALID, "%s is not valid UTF-8 at byte %zu", rule->what, at);
 
-    const unsigned char *p = (const unsigned char *)s.p;
     for (size_t i = 0; i < s.n; i++) {
         bool control = char_is_control(s.p[i]) || char_is_c1(s.p + i);
         if (control)
             return err_set(err, ERR_INVALID, "%s has a control character at byte %zu", rule->what,
                            i);
-        if (rule->no_space && is_space(p + i, s.n - i))
+        if (rule->no_space && is_space(s.p + i, s.p + s.n))
             return err_set(err, ERR_INVALID, "%s has white space at byte %zu", rule->what, i);
-        if (rule->no_slash && p[i] == '/')
+        if (rule->no_slash && s.p[i] == '/')
             return err_set(err, ERR_INVALID,
                            "%s has a '/' at byte %zu: keys are written as type/id", rule->what, i);
     }
@@ -250,7 +244,7 @@ int event_check_stored(const struct event *ev, struct error *err)
         {{.what = "aggregate id"}, ev->aggregate_id},
         {{.what = "tenant"}, ev->tenant},
     };
-    if (!uuid7_valid(ev->id))
+    if (!rng_uuid_valid(ev->id))
         return err_set(err, ERR_INVALID, "malformed: id is not a UUID");
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         if (check_characters(&texts[i].rule, texts[i].text, err) != 0)
@@ -259,11 +253,15 @@ int event_check_stored(const struct event *ev, struct error *err)
         return err_prefix(err, "malformed");
 
     struct json headers;
-    if (!ev->headers.p)
-        return 0;
-    if (json_parse(ev->headers, &headers, NULL, NULL) != 0 || headers.type != JSON_OBJECT)
+    if (ev->headers.p && !event_headers_of(ev, &headers))
         return err_set(err, ERR_INVALID, "malformed: headers is not a JSON object");
     return 0;
+}
+
+bool event_headers_of(const struct event *ev, struct json *ret)
+{
+    return ev->headers.p && json_parse(ev->headers, ret, NULL, NULL) == 0 &&
+           ret->type == JSON_OBJECT;
 }
 
 int event_check_inbox(struct str handler, struct str key, struct error *err)

@@ -6,8 +6,9 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/json.h"
+#include "base/rng.h"
 #include "base/str.h"
-#include "base/uuid7.h"
 
 /* The limits of an event, in bytes unless noted otherwise. docs/reference.md documents them,
  * sql/<store>/0001_outbox.sql enforces them in the databases, and tests/scenario/test_limits.py
@@ -66,8 +67,7 @@ struct hwm {
     int64_t hi, lo;
 };
 
-/* A high-water mark: the last id written to a stream of a sink, as two growing numbers; Redis
- * writes it as hi-lo. */
+/* What event_check needs to know about the store. */
 struct event_limits {
     int64_t payload_max; /* bytes */
     int64_t now;         /* wall ms */
@@ -88,9 +88,13 @@ int event_check_stored(const struct event *ev, struct error *err);
 int event_check_inbox(struct str handler, struct str key, struct error *err);
 
 /* event_key hashes an aggregate to the number that determines lane and order; 0 if and only if the
- * aggregate id is absent. Databases store the number: equal aggregates have equal keys in every
- * version and on every store. */
+ * aggregate id is absent. Databases store it, so it is the same in every version and on every
+ * store. */
 uint64_t event_key(struct str aggregate_type, struct str aggregate_id);
+
+/* event_headers_of parses the headers. Returns false if there are none, or if they are not an
+ * object, which is possible only if checks were disabled. */
+bool event_headers_of(const struct event *ev, struct json *ret);
 
 /* event_inbox_key returns the key under which a handler records that it took effect. */
 static inline struct str event_inbox_key(const struct event *ev)

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "base/arena.h"
-#include "base/char.h"
 #include "base/json.h"
+#include "base/utf8.h"
 
 #define FILTER_MAX_DEPTH 64          /* nesting of parentheses and "not" */
 #define FILTER_MAX_BYTES (64 * 1024) /* limit on the patterns, or on the predicate */
@@ -307,34 +307,33 @@ static int parse_factor(struct parser *ps, struct node **ret)
     return r;
 }
 
-static int parse_and(struct parser *ps, struct node **ret)
+typedef int parse_fn(struct parser *ps, struct node **ret);
+
+/* Parses one or more items, joined by a keyword. */
+static int parse_joined(struct parser *ps, enum node_type type, const char *word, parse_fn *item,
+                        struct node **ret)
 {
-    struct node *all = new_node(ps, NODE_AND);
-    if (!all)
+    struct node *joined = new_node(ps, type);
+    if (!joined)
         return -1;
-    struct node **last = &all->first;
+    struct node **last = &joined->first;
     do {
-        if (parse_factor(ps, last) != 0)
+        if (item(ps, last) != 0)
             return -1;
         last = &(*last)->next;
-    } while (take_word(ps, "and"));
-    *ret = all;
+    } while (take_word(ps, word));
+    *ret = joined;
     return 0;
+}
+
+static int parse_and(struct parser *ps, struct node **ret)
+{
+    return parse_joined(ps, NODE_AND, "and", parse_factor, ret);
 }
 
 static int parse_or(struct parser *ps, struct node **ret)
 {
-    struct node *any = new_node(ps, NODE_OR);
-    if (!any)
-        return -1;
-    struct node **last = &any->first;
-    do {
-        if (parse_and(ps, last) != 0)
-            return -1;
-        last = &(*last)->next;
-    } while (take_word(ps, "or"));
-    *ret = any;
-    return 0;
+    return parse_joined(ps, NODE_OR, "or", parse_and, ret);
 }
 
 static int parse_where(struct parser *ps, struct filter *f)
@@ -382,9 +381,8 @@ static int parse_events(struct parser *ps, struct filter *f)
     }
 }
 
-/* Compiles a text with the parser of its rule, which stores the result in the filter. The filter
- * keeps a copy of the text, because the result points into it. `what` is the setting's name, for
- * errors. */
+/* Compiles a text with the parser of its rule, which stores the result in the filter. The result
+ * points into a copy of the text. `what` is the setting's name, for errors. */
 static int compile(struct filter *f, const char *what, const char *given,
                    int (*parse)(struct parser *, struct filter *), struct error *err)
 {

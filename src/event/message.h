@@ -1,10 +1,53 @@
-/* message.h: an event as a broker message: key, value and headers. docs/brokers.md documents the
- * formats. */
+/* message.h: an event as a CloudEvent 1.0, whose attributes docs/webhooks.md lists, and as a broker
+ * message: key, value and headers, in the formats of docs/brokers.md. */
 #ifndef EVENT_MESSAGE_H
 #define EVENT_MESSAGE_H
 
 #include "base/buf.h"
+#include "base/json.h"
 #include "event/event.h"
+
+/* ---- CloudEvents ---- */
+
+#define CLOUDEVENTS_NAME_MAX 20 /* length of an extension attribute's name */
+
+/* The headers of an event that are sent: extension attributes and W3C trace headers. (1) Names are
+ * lower-case letters and digits, and unique. (2) Values are as in the event's headers, escaped. */
+struct cloudevents_headers {
+    struct {
+        char name[CLOUDEVENTS_NAME_MAX + 1];
+        struct json value;
+    } list[EVENT_HEADERS_COUNT];
+    size_t n;
+};
+
+/* cloudevents_headers collects the headers in one pass; of duplicates the last one applies. Fails
+ * with ERR_INVALID if they are too many. *ret borrows from the event. */
+int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret, struct error *err);
+
+/* cloudevents_binary appends the attributes as header lines, "ce-id: ...", each ending with a NUL.
+ * All bytes but printable ASCII are percent-encoded, so no value can end its line. */
+void cloudevents_binary(struct buf *b, const struct event *ev, struct str source,
+                        const struct cloudevents_headers *more);
+
+/* cloudevents_structured appends the whole event as one JSON object, with the payload unchanged. */
+void cloudevents_structured(struct buf *b, const struct event *ev, struct str source,
+                            const struct cloudevents_headers *more);
+
+/* A cloudevents_fn receives an attribute, whose strings are borrowed for the call. */
+typedef void cloudevents_fn(void *ctx, struct str name, struct str value);
+
+/* cloudevents_each passes all attributes unencoded to fn, for bindings whose headers hold any text,
+ * as brokers' headers do. Errors: ERR_NOMEM. */
+int cloudevents_each(const struct event *ev, struct str source,
+                     const struct cloudevents_headers *more, cloudevents_fn *fn, void *ctx,
+                     struct error *err);
+
+/* cloudevents_trace appends the W3C headers "traceparent: ..." and "tracestate: ...", each ending
+ * with a NUL, if the event has them and they are well-formed. */
+void cloudevents_trace(struct buf *b, const struct cloudevents_headers *more);
+
+/* ---- messages ---- */
 
 /* Message formats, in the order of message_formats. */
 enum message_format {
@@ -13,7 +56,7 @@ enum message_format {
     MESSAGE_STRUCTURED,  /* a CloudEvent as one JSON object */
     MESSAGE_DEBEZIUM,    /* the payload, with the id in a header, as by Debezium's router */
     MESSAGE_JSON,        /* the line written by file:, without its line feed */
-    MESSAGE_CONTRACT,    /* the envelope of event/envelope.h */
+    MESSAGE_CONTRACT,    /* the envelope of event/event_json.h */
 };
 
 /* message_formats lists the names of the formats, for option_choice: plain, cloudevents,
@@ -45,7 +88,7 @@ struct message_style {
 /* message_make fills in *ret, whose strings are borrowed from the event or live in `text` until
  * `text` is reused. `destination` is the name of the stream, topic, subject or queue, for
  * MESSAGE_CONTRACT; consumer and attempt are for MESSAGE_JSON. Fails with ERR_INVALID if the event
- * can never be expressed; otherwise with ERR_NOMEM.
+ * can never be expressed; otherwise with ERR_NOMEM; *ret is undefined then.
  *
  * MESSAGE_PLAIN has the headers id, type, aggregate_type, aggregate_id, key, seq, version, time and
  * tenant, if the event has them. It also has the event's own headers under their names, except for
@@ -57,18 +100,5 @@ int message_make(const struct message_style *s, const struct event *ev, struct s
 /* message_header_of returns the value of the header with this name; absent if the message has no
  * such header. */
 struct str message_header_of(const struct message *m, struct str name);
-
-/* The facts about an event in its message. (1) id is a UUID. (2) type and key are absent if the
- * format lacks them. (3) Strings are borrowed from the message, or live in `text`. */
-struct message_facts {
-    enum message_format format;
-    struct str id, type;
-    struct str key; /* order/42 */
-};
-
-/* message_read identifies the event in a message of any format, and detects the format by its
- * content. Fails with ERR_INVALID if the message is not ours. */
-int message_read(const struct message *m, struct buf *text, struct message_facts *ret,
-                 struct error *err);
 
 #endif

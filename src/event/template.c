@@ -171,8 +171,7 @@ static int get_header(const struct part *p, const struct event *ev, struct str *
                       struct error *err)
 {
     struct json all, v;
-    bool has_headers = ev->headers.p && json_parse(ev->headers, &all, NULL, NULL) == 0;
-    bool found = has_headers && json_get(all, p->text, &v) && v.type == JSON_STRING;
+    bool found = event_headers_of(ev, &all) && json_get(all, p->text, &v) && v.type == JSON_STRING;
     if (!found)
         return err_set(err, ERR_INVALID,
                        "it has no header %.*s, which the name of its destination requires",
@@ -189,27 +188,6 @@ struct writing {
     size_t length; /* length of the name so far, even if b failed */
 };
 
-/* Escapes the bytes of b after the first `at`. */
-static void escape_last(const struct writing *w, const struct part *p, size_t at)
-{
-    struct buf *b = w->b;
-    struct buf copy;
-    bool nothing = b->failed || b->n == at;
-    if (nothing)
-        return;
-    buf_init(&copy, b->max);
-    buf_add(&copy, b->p + at, b->n - at);
-    if (copy.failed) {
-        b->failed = true;
-    } else {
-        bool levels = p->kind == PART_FIELD && p->index < 0 &&
-                      strcmp(fields[p->field].name, "type") == 0;
-        buf_truncate(b, at);
-        w->escape(b, (struct str){copy.p ? copy.p : "", copy.n}, levels);
-    }
-    buf_release(&copy);
-}
-
 /* Appends the value of a part for this event. */
 static int add_value(struct writing *w, const struct part *p, struct error *err)
 {
@@ -221,19 +199,29 @@ static int add_value(struct writing *w, const struct part *p, struct error *err)
         return -1;
 
     size_t before = b->n;
+    bool escapes = w->escape && p->kind != PART_LITERAL;
+    struct buf raw;
+    buf_init(&raw, b->max);
+    struct buf *to = escapes ? &raw : b;
     if (p->kind == PART_HEADER)
-        json_unescape(s, b);
+        json_unescape(s, to);
     else
-        buf_addstr(b, s);
-    if (w->escape && p->kind != PART_LITERAL)
-        escape_last(w, p, before);
+        buf_addstr(to, s);
+    if (raw.failed)
+        b->failed = true;
+    if (raw.n > 0 && !b->failed) {
+        bool levels = p->kind == PART_FIELD && p->index < 0 &&
+                      strcmp(fields[p->field].name, "type") == 0;
+        w->escape(b, (struct str){raw.p, raw.n}, levels);
+    }
+    buf_release(&raw);
     w->length += b->failed ? s.n : b->n - before;
     return 0;
 }
 
 /* On failure, may leave part of the name in b. */
-int template_write_escaped(const struct template *t, const struct event *ev,
-                           template_escape *escape, struct buf *b, struct error *err)
+int template_write(const struct template *t, const struct event *ev, template_escape *escape,
+                   struct buf *b, struct error *err)
 {
     struct writing w = {.ev = ev, .escape = escape, .b = b};
     size_t before = b->n;
@@ -273,10 +261,4 @@ int template_pattern(const struct template *t, const char *special, struct buf *
     if (b->failed)
         return err_nomem(err);
     return 0;
-}
-
-int template_write(const struct template *t, const struct event *ev, struct buf *b,
-                   struct error *err)
-{
-    return template_write_escaped(t, ev, NULL, b, err);
 }

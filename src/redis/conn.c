@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/char.h"
-#include "base/decimal.h"
+#include "base/utf8.h"
+#include "base/num.h"
 #include "base/num.h"
 #include "base/text.h"
 #include "base/url.h"
@@ -470,7 +470,7 @@ static bool number(const char *s, const char **end, int64_t *ret)
     int64_t n = 0;
     const char *p = s;
     for (; char_is_digit(*p); p++)
-        if (!decimal_push(&n, *p - '0'))
+        if (!num_push(&n, *p - '0'))
             return false;
     *end = p;
     *ret = n;

@@ -61,7 +61,7 @@ int broker_route(struct broker *b, const char *name, struct message_style style,
 struct str broker_name(struct broker *b, const struct event *ev, struct error *err)
 {
     buf_clear(&b->destination);
-    if (template_write_escaped(b->name, ev, b->kind->escape, &b->destination, err) != 0)
+    if (template_write(b->name, ev, b->kind->escape, &b->destination, err) != 0)
         return (struct str){NULL, 0};
     return (struct str){b->destination.p, b->destination.n};
 }

@@ -16,7 +16,7 @@
 #include "base/fd.h"
 #include "base/num.h"
 #include "base/text.h"
-#include "event/ndjson.h"
+#include "event/event_json.h"
 #include "sink/exec_env.h"
 #include "sink/kinds.h"
 #include "sink/sink.h"
@@ -217,7 +217,7 @@ static int write_line(const struct exec *x, int fd, struct error *err)
 static int make_stdin(struct exec *x, const struct delivery *d, int *ret, struct error *err)
 {
     buf_clear(&x->line);
-    ndjson_write(&x->line, d->ev, str_of(x->base.cfg.consumer), d->attempt);
+    event_line_write(&x->line, d->ev, str_of(x->base.cfg.consumer), d->attempt);
     if (x->line.failed)
         return err_nomem(err);
 

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/char.h"
 #include "base/num.h"
 #include "base/text.h"
+#include "base/utf8.h"
 
 #define SOURCE_MAX 1024
 

@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "base/num.h"
 #include "base/text.h"
-#include "event/cloudevents.h"
+#include "event/message.h"
 #include "sink/http_impl.h"
 
 #define ID_MAX 255   /* bytes; a UUID has 36 */

@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/char.h"
 #include "base/fd.h"
+#include "base/utf8.h"
 #include "sink/http_impl.h"
 
 #define EXTRA_MAX 16384

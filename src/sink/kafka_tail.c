@@ -6,10 +6,10 @@
 #include <unistd.h>
 
 #include "base/fd.h"
-#include "base/hash.h"
 #include "base/num.h"
+#include "base/rng.h"
+#include "base/str.h"
 #include "base/text.h"
-#include "base/uuid7.h"
 #include "sink/kafka_impl.h"
 
 #define SLICE_MS 100

@@ -6,7 +6,7 @@
 #include <sys/resource.h>
 
 #include "base/text.h"
-#include "event/ndjson.h"
+#include "event/event_json.h"
 
 #define GATHER_MAX ((size_t)1 << 20) /* bytes gathered; a longer line is written alone */
 #define TEXT_MAX ((size_t)2 << 30)   /* limit on the buffer, and thereby on a line */
@@ -62,7 +62,7 @@ static bool add(struct line_queue *q, struct delivery *d)
     if (before >= GATHER_MAX || !make_room(q))
         return false;
 
-    ndjson_write(&q->text, d->ev, str_of(q->sk->cfg.consumer), d->attempt);
+    event_line_write(&q->text, d->ev, str_of(q->sk->cfg.consumer), d->attempt);
     if (q->shown && !q->text.failed)
         make_showable(&q->text, before);
     bool too_much = q->count > 0 && q->text.n > GATHER_MAX;

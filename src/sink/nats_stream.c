@@ -2,10 +2,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/char.h"
 #include "base/clock.h"
-#include "base/decimal.h"
-#include "base/hash.h"
+#include "base/num.h"
+#include "base/str.h"
 #include "base/text.h"
 #include "sink/nats_impl.h"
 
@@ -358,7 +357,7 @@ static bool parse_number(const char *p, size_t n, uint64_t *ret)
 {
     int64_t v = 0;
     for (size_t i = 0; i < n; i++)
-        if (!char_is_digit(p[i]) || !decimal_push(&v, p[i] - '0'))
+        if (!char_is_digit(p[i]) || !num_push(&v, p[i] - '0'))
             return false;
     *ret = (uint64_t)v;
     return n > 0;

@@ -2,7 +2,7 @@
  * because hiredis would copy every payload once more. */
 #include <stdio.h>
 
-#include "event/envelope.h"
+#include "event/event_json.h"
 #include "sink/redis_impl.h"
 
 /* A script appends a run, and stops at the first entry that Redis refuses: no later event of the
@@ -154,7 +154,7 @@ static void add_envelope(struct redis_sink *r, const struct event *ev, struct st
                          struct buf *b)
 {
     buf_clear(&r->b.text);
-    envelope_write(&r->b.text, ev, stream);
+    event_envelope_write(&r->b.text, ev, stream);
     if (r->b.text.failed)
         b->failed = true;
     else

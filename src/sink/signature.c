@@ -10,10 +10,10 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "base/base64.h"
-#include "base/char.h"
-#include "base/decimal.h"
+#include "base/buf.h"
 #include "base/fd.h"
+#include "base/num.h"
+#include "base/utf8.h"
 
 #define SECRET_MIN 24
 #define SECRET_MAX 64
@@ -22,6 +22,7 @@
 #define FILE_MAX 16384
 #define ED25519_SIGNATURE 64
 #define MAC_SIZE 32
+#define BASE64_TEXT (SIGNATURE_BYTES / 3 * 4)
 #define MESSAGE_MAX (SIZE_MAX / 2)
 #define STAMP 32
 #define TIMESTAMP_MAX 15 /* digits */
@@ -121,16 +122,47 @@ static bool make_key(struct key *k, const unsigned char *bytes, size_t n)
     return k->mac || k->pair;
 }
 
+/* ---- base64 (RFC 4648) ---- */
+
+void signature_encode(struct buf *b, const void *p, size_t n)
+{
+    unsigned char text[BASE64_TEXT + 1];
+    buf_add(b, text, (size_t)EVP_EncodeBlock(text, p, (int)n));
+    OPENSSL_cleanse(text, sizeof text);
+}
+
+size_t signature_decode(struct str text, unsigned char to[SIGNATURE_BYTES])
+{
+    char padded[BASE64_TEXT], again[BASE64_TEXT];
+    struct buf encoded = {.p = again, .cap = sizeof again, .max = sizeof again};
+    size_t length = (text.n + 3) / 4 * 4, n = 0;
+    bool whole = text.n == length;
+    bool fits = text.n > 0 && length <= sizeof padded;
+    if (!fits || (!whole && memchr(text.p, '=', text.n)))
+        return 0;
+    memset(padded, '=', length);
+    memcpy(padded, text.p, text.n);
+
+    int most = (int)length / 4 * 3;
+    if (EVP_DecodeBlock(to, (const unsigned char *)padded, (int)length) == most) {
+        n = (size_t)most;
+        for (size_t i = length; i > length - 2 && padded[i - 1] == '='; i--)
+            n--;
+        signature_encode(&encoded, to, n);
+    }
+    bool same = encoded.n == length && memcmp(padded, again, length) == 0;
+    OPENSSL_cleanse(padded, sizeof padded);
+    OPENSSL_cleanse(again, sizeof again);
+    return same ? n : 0;
+}
+
 /* ---- reading keys ---- */
 
 /* Creates a key from its base64; returns false if it is invalid. */
 static bool decode_key(struct key *k, struct str text)
 {
-    char bytes[SECRET_MAX + 4];
-    struct buf decoded = {.p = bytes, .cap = sizeof bytes, .max = sizeof bytes};
-    bool good = base64_decode(&decoded, text) && !decoded.failed;
-    if (good)
-        good = make_key(k, (const unsigned char *)bytes, decoded.n);
+    unsigned char bytes[SIGNATURE_BYTES];
+    bool good = make_key(k, bytes, signature_decode(text, bytes));
     OPENSSL_cleanse(bytes, sizeof bytes);
     return good;
 }
@@ -244,7 +276,7 @@ static int add_random(unsigned char *p, size_t n, struct error *err)
 static void write_key(struct buf *b, enum key_kind kind, const unsigned char *p, size_t n)
 {
     buf_addstr(b, kinds[kind].prefix);
-    base64_add(b, p, n);
+    signature_encode(b, p, n);
 }
 
 int signature_new_secret(struct buf *b, struct error *err)
@@ -382,7 +414,7 @@ void signature_add(struct buf *b, struct signature_keys *keys, const struct sign
         if (i > 0)
             buf_addc(b, ' ');
         buf_adds(b, secret ? "v1," : "v1a,");
-        base64_add(b, signature, secret ? MAC_SIZE : ED25519_SIGNATURE);
+        signature_encode(b, signature, secret ? MAC_SIZE : ED25519_SIGNATURE);
     }
     buf_release(&message);
 }
@@ -392,7 +424,7 @@ void signature_add(struct buf *b, struct signature_keys *keys, const struct sign
 /* A signature from a header. (1) kind is KEY_SECRET or KEY_PUBLIC. */
 struct given {
     enum key_kind kind;
-    char bytes[ED25519_SIGNATURE + 4];
+    unsigned char bytes[SIGNATURE_BYTES];
 };
 
 /* The signatures in a header that one of our keys may have created. */
@@ -422,10 +454,9 @@ static void read_signatures(struct str header, struct given_list *ret)
         if (!secret && !str_is(version, "v1a"))
             continue;
         struct given *g = &ret->given[ret->n];
-        struct buf decoded = {.p = g->bytes, .cap = sizeof g->bytes, .max = sizeof g->bytes};
         g->kind = secret ? KEY_SECRET : KEY_PUBLIC;
-        bool good = base64_decode(&decoded, (struct str){comma + 1, one.n - version.n - 1});
-        if (good && !decoded.failed && decoded.n == (secret ? MAC_SIZE : ED25519_SIGNATURE))
+        struct str text = {comma + 1, one.n - version.n - 1};
+        if (signature_decode(text, g->bytes) == (secret ? MAC_SIZE : ED25519_SIGNATURE))
             ret->n++;
     }
 }
@@ -455,7 +486,7 @@ static bool made_by_any(const struct signature_keys *keys, const struct signatur
             if (secret && g->kind == KEY_SECRET)
                 found = CRYPTO_memcmp(mac, g->bytes, MAC_SIZE) == 0;
             if (!secret && g->kind == KEY_PUBLIC)
-                found = ed25519_verify(k->pair, text, (const unsigned char *)g->bytes);
+                found = ed25519_verify(k->pair, text, g->bytes);
         }
     }
     buf_release(&message);
@@ -492,7 +523,7 @@ bool signature_timestamp(struct str text, int64_t *ret)
     if (!sized || text.p[0] == '0')
         return false;
     for (size_t i = 0; i < text.n; i++) {
-        if (!char_is_digit(text.p[i]) || !decimal_push(&n, text.p[i] - '0'))
+        if (!char_is_digit(text.p[i]) || !num_push(&n, text.p[i] - '0'))
             return false;
     }
     *ret = n;

@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "base/hash.h"
+#include "base/str.h"
 
 #define BUCKETS 4096
 #define STREAMS_MANY 8192 /* from this number of streams on, idle ones are dropped */

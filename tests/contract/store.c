@@ -76,7 +76,7 @@ void emit_with(struct store *st, const char *type, const char *key, const char *
         ev.aggregate_id = str_of(key);
     }
     must(st->ops->emit(st, NULL, &ev, id, &dup, &err), &err);
-    assert_true(uuid7_valid(str_of(id)));
+    assert_true(rng_uuid_valid(str_of(id)));
     assert_false(dup);
 }
 

@@ -49,8 +49,8 @@ static void removed_consumer_fails_its_pipeline(void **state)
     assert_int_equal(g->st->ops->consumer_remove(g->st, "c", true, &err), 0);
     pipeline_wake(w->p);
     rig_step(g, 0);
-    assert_int_equal(pipeline_state(w->p), PIPELINE_FAILED);
-    assert_non_null(strstr(pipeline_error(w->p)->text, "not registered"));
+    assert_int_equal(pipeline_stats(w->p)->state, PIPELINE_FAILED);
+    assert_non_null(strstr(pipeline_stats(w->p)->error.text, "not registered"));
 }
 
 static void give_another_filter(struct rig *g)
@@ -71,12 +71,12 @@ static void consumer_with_a_new_filter_drains_and_stops(void **state)
     give_another_filter(g);
     pipeline_wake(w->p);
     rig_step(g, 0);
-    assert_int_equal(pipeline_state(w->p), PIPELINE_DRAINING);
+    assert_int_equal(pipeline_stats(w->p)->state, PIPELINE_DRAINING);
     assert_int_equal(w->sk->n, 1);
     rig_end(g, 0, 0, SINK_DELIVERED);
     rig_step(g, 0);
-    assert_int_equal(pipeline_state(w->p), PIPELINE_FAILED);
-    assert_int_equal(pipeline_error(w->p)->code, ERR_CONFLICT);
+    assert_int_equal(pipeline_stats(w->p)->state, PIPELINE_FAILED);
+    assert_int_equal(pipeline_stats(w->p)->error.code, ERR_CONFLICT);
     assert_int_equal(rig_look(g).delivered, 1);
 }
 
@@ -104,9 +104,9 @@ static void worker_with_replaced_settings_stands_by_until_restored(void **state)
     rig_end(g, 0, 0, SINK_DELIVERED);
     rig_step(g, 0);
     assert_int_equal(rig_look(g).delivered, 1);
-    assert_true(pipeline_stats(w->p)->standby);
-    assert_int_equal(pipeline_state(w->p), PIPELINE_RUNNING);
-    assert_int_equal(pipeline_standby(w->p)->code, ERR_CONFLICT);
+    assert_true(pipeline_stats(w->p)->standby_why.code);
+    assert_int_equal(pipeline_stats(w->p)->state, PIPELINE_RUNNING);
+    assert_int_equal(pipeline_stats(w->p)->standby_why.code, ERR_CONFLICT);
     assert_non_null(strstr(g->last_log, "standing by: "));
 
     int64_t looks = 0, until = g->mono + 120000 * MS_NS, next = 0;
@@ -121,7 +121,7 @@ static void worker_with_replaced_settings_stands_by_until_restored(void **state)
     assert_int_equal(g->st->ops->consumer_put(g->st, &old, NULL, &err), 0);
     rig_pass(g, 15000);
     rig_step(g, 0);
-    assert_false(pipeline_stats(w->p)->standby);
+    assert_false(pipeline_stats(w->p)->standby_why.code);
     assert_int_equal(w->sk->n, 1);
     rig_end(g, 0, 0, SINK_DELIVERED);
     rig_step(g, 0);
@@ -137,11 +137,11 @@ static void worker_starting_with_replaced_settings_stands_by(void **state)
     struct worker *w = rig_worker(g, 0, NULL);
     rig_emit(g, "a");
     rig_step(g, 0);
-    assert_true(pipeline_stats(w->p)->standby);
+    assert_true(pipeline_stats(w->p)->standby_why.code);
     assert_int_equal(g->n_seen, 0);
     pipeline_drain(w->p, g->mono);
     rig_step(g, 0);
-    assert_int_equal(pipeline_state(w->p), PIPELINE_STOPPED);
+    assert_int_equal(pipeline_stats(w->p)->state, PIPELINE_STOPPED);
 }
 
 static void draining_is_not_cut_short_by_another_filter(void **state)
@@ -162,7 +162,7 @@ static void draining_is_not_cut_short_by_another_filter(void **state)
     assert_int_equal(w->sk->n, 1); /* not cancelled */
     rig_end(g, 0, 0, SINK_DELIVERED);
     rig_step(g, 0);
-    assert_int_equal(pipeline_state(w->p), PIPELINE_STOPPED);
+    assert_int_equal(pipeline_stats(w->p)->state, PIPELINE_STOPPED);
     assert_int_equal(rig_look(g).delivered, 2);
 }
 

@@ -230,7 +230,7 @@ static void drain_awaits_deliveries_of_a_removed_consumer(void **state)
     assert_int_equal(g->st->ops->consumer_remove(g->st, "c", true, &err), 0);
     rig_step(g, 0);
     assert_int_equal(w->sk->n, 0); /* cancelled */
-    assert_int_equal(pipeline_state(w->p), PIPELINE_FAILED);
+    assert_int_equal(pipeline_stats(w->p)->state, PIPELINE_FAILED);
 }
 
 /* Of two lost claims the later one is dropped at once, and with it the last record of the key.
@@ -302,7 +302,7 @@ static void lost_claim_answer_never_lets_released_events_overtake(void **state)
     assert_int_equal(g->n_seen, 0);
     rig_end(g, 0, 0, SINK_DELIVERED);
     rig_step(g, 0);
-    assert_int_equal(pipeline_state(w->p), PIPELINE_STOPPED);
+    assert_int_equal(pipeline_stats(w->p)->state, PIPELINE_STOPPED);
     assert_true(rig_run(g, 1, 120000));
     SAW(1, 2, 3);
 }

@@ -78,10 +78,10 @@ static void drain_releases_unstarted_events_and_awaits_the_rest(void **state)
     assert_int_equal(w->sk->n, 1);
     pipeline_drain(w->p, g->mono + 10000 * MS_NS);
     rig_step(g, 0);
-    assert_int_equal(pipeline_state(w->p), PIPELINE_DRAINING);
+    assert_int_equal(pipeline_stats(w->p)->state, PIPELINE_DRAINING);
     rig_end(g, 0, 0, SINK_DELIVERED);
     rig_step(g, 0);
-    assert_int_equal(pipeline_state(w->p), PIPELINE_STOPPED);
+    assert_int_equal(pipeline_stats(w->p)->state, PIPELINE_STOPPED);
     struct consumer_info c = rig_look(g);
     assert_int_equal(c.inflight + c.parked, 0); /* released by moving the position */
     assert_int_equal(c.behind, 8);
@@ -103,10 +103,10 @@ static void drain_cancels_hanging_deliveries_for_redelivery(void **state)
     rig_step(g, 0);
     pipeline_drain(w->p, g->mono + 1000 * MS_NS);
     rig_step(g, 0);
-    assert_int_equal(pipeline_state(w->p), PIPELINE_DRAINING);
+    assert_int_equal(pipeline_stats(w->p)->state, PIPELINE_DRAINING);
     rig_pass(g, 1000);
     rig_step(g, 0);
-    assert_int_equal(pipeline_state(w->p), PIPELINE_STOPPED);
+    assert_int_equal(pipeline_stats(w->p)->state, PIPELINE_STOPPED);
     assert_int_equal(g->n_seen, 0);
     rig_crash(g, 0);
     rig_start(g, 0);
@@ -316,7 +316,7 @@ static void drain_does_not_delay_settlements(void **state)
     assert_int_equal(rig_look(g).delivered, 0);
     pipeline_drain(w->p, g->mono + 10000 * MS_NS);
     rig_step(g, 0);
-    assert_int_equal(pipeline_state(w->p), PIPELINE_STOPPED);
+    assert_int_equal(pipeline_stats(w->p)->state, PIPELINE_STOPPED);
     assert_int_equal(rig_look(g).delivered, 1);
 }
 

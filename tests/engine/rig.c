@@ -278,7 +278,7 @@ bool rig_run(struct rig *g, int i, int64_t ms)
     while (g->mono <= end) {
         rig_step(g, i);
         const struct pipeline_stats *s = pipeline_stats(g->w[i].p);
-        if (pipeline_state(g->w[i].p) >= PIPELINE_STOPPED ||
+        if (pipeline_stats(g->w[i].p)->state >= PIPELINE_STOPPED ||
             (s->through && !pipeline_busy(g->w[i].p)))
             return true;
         pipeline_wait(g->w[i].p, fds, 8, &deadline);

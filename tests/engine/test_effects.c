@@ -322,10 +322,10 @@ static void step(int i)
     if (smiths[i].p && pipeline_stats(smiths[i].p)->delivered < 0)
         fail_msg("seed %llu: %lld events delivered", (unsigned long long)plan.seed,
                  (long long)pipeline_stats(smiths[i].p)->delivered);
-    if (smiths[i].p && pipeline_state(smiths[i].p) >= PIPELINE_STOPPED) {
-        if (pipeline_error(smiths[i].p)->code)
+    if (smiths[i].p && pipeline_stats(smiths[i].p)->state >= PIPELINE_STOPPED) {
+        if (pipeline_stats(smiths[i].p)->error.code)
             fail_msg("seed %llu: the pipeline stopped: %s", (unsigned long long)plan.seed,
-                     pipeline_error(smiths[i].p)->text);
+                     pipeline_stats(smiths[i].p)->error.text);
         vanish(i);
     }
 }

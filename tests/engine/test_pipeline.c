@@ -219,8 +219,8 @@ static void fatal_sink_error_stops_the_consumer_and_releases_all_events(void **s
     for (int i = 0; i < 5; i++)
         rig_emit(g, "a");
     rig_step(g, 0);
-    assert_int_equal(pipeline_state(w->p), PIPELINE_FAILED);
-    assert_string_equal(pipeline_error(w->p)->text, "scripted");
+    assert_int_equal(pipeline_stats(w->p)->state, PIPELINE_FAILED);
+    assert_string_equal(pipeline_stats(w->p)->error.text, "scripted");
     assert_int_equal(rig_look(g).inflight, 0);
     rig_crash(g, 0);
     rig_start(g, 0);

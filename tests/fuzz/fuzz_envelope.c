@@ -2,9 +2,9 @@
  * payload byte for byte, and no attribute of a CloudEvent can end its header line. The input is an
  * envelope and, as a line of NDJSON, an event. */
 #include "base/json.h"
-#include "event/cloudevents.h"
-#include "event/envelope.h"
-#include "event/ndjson.h"
+#include "event/event_json.h"
+#include "event/message.h"
+#include "extra/streams/envelope.h"
 #include "fuzz.h"
 
 static struct str whole(const struct buf *b)
@@ -19,7 +19,7 @@ static void stream_entry(const struct event *ev)
     struct error err = {0};
     buf_init(&b, 1 << 24);
     buf_init(&text, 1 << 24);
-    envelope_write(&b, ev, STR("orders"));
+    event_envelope_write(&b, ev, STR("orders"));
     MUST(!b.failed && json_parse(whole(&b), NULL, NULL, NULL) == 0);
     MUST(envelope_read(whole(&b), &text, &back, &err) == 0);
     MUST(str_eq(back.type, ev->type) && str_eq(back.aggregate_id, ev->aggregate_id));
@@ -58,7 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         MUST(err.code == ERR_INVALID && err.text[0]);
     buf_release(&text);
     arena_init(&a, 1 << 24);
-    if (ndjson_read(input, 1700000000000, &a, &in, &err) == 0 &&
+    if (event_line_read(input, 1700000000000, &a, &in, &err) == 0 &&
         event_check(&in, &(struct event_limits){EVENT_PAYLOAD_MAX, 1700000000000}, &err) == 0) {
         ev = (struct event){.seq = 1,
                             .id = STR("01890a5d-ac96-774b-bcce-b302099a8057"),

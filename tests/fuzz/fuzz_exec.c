@@ -1,7 +1,8 @@
 /* The environment of a command, for any event fields. The input is fields separated by 0xff and, as
  * an envelope from a stream, an event. Each entry is one of ours, with the field behind its name,
  * or the event is refused. */
-#include "event/envelope.h"
+#include "event/event_json.h"
+#include "extra/streams/envelope.h"
 #include "fuzz.h"
 #include "sink/exec_env.h"
 

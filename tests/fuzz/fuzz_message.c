@@ -1,8 +1,8 @@
 /* Messages of brokers. The input is an event, as a line of NDJSON: in every format it has one
  * message, with the payload byte for byte, and headers whose names differ. */
 #include "base/json.h"
+#include "event/event_json.h"
 #include "event/message.h"
-#include "event/ndjson.h"
 #include "fuzz.h"
 
 static void headers_differ(const struct message *m)
@@ -39,7 +39,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct error err = {0};
     struct arena a;
     arena_init(&a, 1 << 24);
-    bool good = ndjson_read(input, limits.now, &a, &in, &err) == 0 &&
+    bool good = event_line_read(input, limits.now, &a, &in, &err) == 0 &&
                 event_check(&in, &limits, &err) == 0;
     if (good) {
         struct event ev = {.seq = 1,

@@ -80,7 +80,7 @@ static void subject(const char *text)
     buf_init(&name, NATS_SUBJECT_MAX);
     buf_init(&pattern, NATS_SUBJECT_MAX);
     nats_subject_pattern(copy, &pattern);
-    bool made_one = template_write_escaped(t, &ev, nats_subject_escape, &name, &err) == 0;
+    bool made_one = template_write(t, &ev, nats_subject_escape, &name, &err) == 0;
     struct str made = {name.p, name.n};
     if (made_one && nats_subject_whole(made)) {
         MUST(is_subject(made));

@@ -1,7 +1,7 @@
 /* NDJSON: a line that can be read and emitted yields a line that is JSON and contains the
  * payload. */
 #include "base/json.h"
-#include "event/ndjson.h"
+#include "event/event_json.h"
 #include "fuzz.h"
 
 static void written(const struct new_event *in)
@@ -19,7 +19,7 @@ static void written(const struct new_event *in)
     struct json line, payload;
     buf_init(&b, 1 << 24);
     buf_init(&was, 1 << 22);
-    ndjson_write(&b, &ev, STR("c"), 1);
+    event_line_write(&b, &ev, STR("c"), 1);
     MUST(!b.failed && b.n > 0 && memchr(b.p, '\n', b.n) == b.p + b.n - 1);
     MUST(json_parse((struct str){b.p, b.n}, &line, NULL, NULL) == 0);
     MUST(json_get(line, STR("payload"), &payload));
@@ -35,8 +35,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct error err = {0};
     struct arena a;
     arena_init(&a, 1 << 24);
-    if (ndjson_read((struct str){data ? (const char *)data : "", n}, 1700000000000, &a, &ev,
-                    &err) != 0)
+    if (event_line_read((struct str){data ? (const char *)data : "", n}, 1700000000000, &a, &ev,
+                        &err) != 0)
         MUST(err.code == ERR_INVALID && err.text[0] && !strchr(err.text, '\n'));
     else if (event_check(&ev, &(struct event_limits){EVENT_PAYLOAD_MAX, 1700000000000}, &err) == 0)
         written(&ev);

@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         MUST(err.code == ERR_CONFIG && err.text[0]);
     } else {
         buf_init(&b, 1 << 20);
-        if (template_write(t, &ev, &b, &err) == 0)
+        if (template_write(t, &ev, NULL, &b, &err) == 0)
             MUST(b.n > 0);
         else
             MUST(err.text[0]);

@@ -286,7 +286,7 @@ bool relay_step(struct sim *w, struct relay *r, int c)
         sim_trace(w, "relay %d was out of memory, at %s", r->id, w->subject[c].name);
     }
     r->crash = NULL;
-    if (pipeline_state(q->p) >= PIPELINE_STOPPED)
+    if (pipeline_stats(q->p)->state >= PIPELINE_STOPPED)
         relay_stop(w, r, c);
     return again;
 }

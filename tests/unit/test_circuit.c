@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "engine/circuit.h"
+#include "engine/failure.h"
 
 static struct rng rng;
 
@@ -24,7 +24,7 @@ static void open_circuit_allows_one_delivery_after_its_wait(void **state)
     (void)state;
     struct circuit c;
     circuit_init(&c);
-    assert_true(circuit_down(&c, 1000, 0, &rng));
+    assert_true(circuit_down(&c, 1000, 0, 1, &rng));
     assert_true(circuit_open(&c));
     assert_int_equal(circuit_room(&c, 1000, 0), 0);
     assert_int_equal(circuit_room(&c, c.until - 1, 0), 0);
@@ -37,9 +37,9 @@ static void many_failures_in_flight_count_as_one(void **state)
     (void)state;
     struct circuit c;
     circuit_init(&c);
-    circuit_down(&c, 1000, 0, &rng);
+    circuit_down(&c, 1000, 0, 1, &rng);
     int64_t until = c.until;
-    assert_false(circuit_down(&c, 1001, 0, &rng));
+    assert_false(circuit_down(&c, 1001, 0, 1, &rng));
     assert_int_equal(c.until, until);
 }
 
@@ -50,7 +50,7 @@ static void wait_grows_to_thirty_seconds(void **state)
     int64_t now = 0, wait = 0;
     circuit_init(&c);
     for (int i = 0; i < 20; i++) {
-        circuit_down(&c, now, 0, &rng);
+        circuit_down(&c, now, 0, 1, &rng);
         wait = c.until - now;
         assert_true(wait <= 30000 * MS_NS);
         now = c.until;
@@ -63,7 +63,7 @@ static void longer_requested_wait_is_kept(void **state)
     (void)state;
     struct circuit c;
     circuit_init(&c);
-    circuit_down(&c, 0, 120000, &rng);
+    circuit_down(&c, 0, 120000, 1, &rng);
     assert_true(c.until == 120000 * MS_NS);
 }
 
@@ -72,10 +72,11 @@ static void limit_recovers_by_doubling(void **state)
     (void)state;
     struct circuit c;
     circuit_init(&c);
-    circuit_down(&c, 0, 0, &rng);
-    assert_true(circuit_up(&c));
+    circuit_down(&c, 0, 0, 1, &rng);
+    circuit_up(&c);
+    assert_false(circuit_open(&c));
     assert_int_equal(circuit_room(&c, 1, 0), 2);
-    assert_false(circuit_up(&c));
+    circuit_up(&c);
     assert_int_equal(circuit_room(&c, 1, 0), 4);
     for (int i = 0; i < 10; i++)
         circuit_up(&c);

@@ -15,13 +15,13 @@ static void quota_starts_at_64_or_the_flight_limit_within_its_maximum(void **sta
 {
     (void)state;
     struct claim_quota b;
-    claim_quota_init(&b, 1, 2000, NULL);
+    claim_quota_init(&b, 1, 2000, false, NULL);
     assert_int_equal(b.n, 64);
-    claim_quota_init(&b, 100, 2000, NULL);
+    claim_quota_init(&b, 100, 2000, false, NULL);
     assert_int_equal(b.n, 100);
-    claim_quota_init(&b, 1, 10, NULL);
+    claim_quota_init(&b, 1, 10, false, NULL);
     assert_int_equal(b.n, 10);
-    claim_quota_init(&b, 100, 10, NULL);
+    claim_quota_init(&b, 100, 10, false, NULL);
     assert_int_equal(b.n, 10);
 }
 
@@ -29,14 +29,11 @@ static void small_quota_starts_at_8_or_the_flight_limit(void **state)
 {
     (void)state;
     struct claim_quota b;
-    claim_quota_init(&b, 1, 2000, NULL);
-    claim_quota_start_small(&b);
+    claim_quota_init(&b, 1, 2000, true, NULL);
     assert_int_equal(b.n, 8);
-    claim_quota_init(&b, 20, 2000, NULL);
-    claim_quota_start_small(&b);
+    claim_quota_init(&b, 20, 2000, true, NULL);
     assert_int_equal(b.n, 20);
-    claim_quota_init(&b, 1, 5, NULL);
-    claim_quota_start_small(&b);
+    claim_quota_init(&b, 1, 5, true, NULL);
     assert_int_equal(b.n, 5);
 }
 
@@ -44,7 +41,7 @@ static void full_quick_batch_doubles_the_quota_up_to_the_maximum(void **state)
 {
     (void)state;
     struct claim_quota b;
-    claim_quota_init(&b, 1, 200, NULL);
+    claim_quota_init(&b, 1, 200, false, NULL);
     claim_quota_tune(&b, 63, QUICK);
     assert_int_equal(b.n, 64); /* the batch was not full, so a larger limit is useless */
     claim_quota_tune(&b, 64, QUICK);
@@ -59,7 +56,7 @@ static void slow_batch_halves_the_quota_down_to_the_flight_limit(void **state)
 {
     (void)state;
     struct claim_quota b;
-    claim_quota_init(&b, 20, 2000, NULL);
+    claim_quota_init(&b, 20, 2000, false, NULL);
     claim_quota_tune(&b, 64, SLOW);
     assert_int_equal(b.n, 32);
     claim_quota_tune(&b, 1, SLOW);
@@ -70,7 +67,7 @@ static void halving_the_quota_stops_at_one(void **state)
 {
     (void)state;
     struct claim_quota b;
-    claim_quota_init(&b, 4, 2, NULL);
+    claim_quota_init(&b, 4, 2, false, NULL);
     claim_quota_halve(&b);
     claim_quota_halve(&b);
     assert_int_equal(b.n, 1);
@@ -84,7 +81,7 @@ static void memory_estimate_is_twice_the_usage_within_bounds(void **state)
 {
     (void)state;
     struct claim_quota b;
-    claim_quota_init(&b, 1, 1000, NULL);
+    claim_quota_init(&b, 1, 1000, false, NULL);
     claim_quota_learn(&b, 100 * 1024);
     assert_int_equal(b.bytes, 200 * 1024);
     claim_quota_learn(&b, 200 * 1024);
@@ -101,7 +98,7 @@ static void memory_estimate_survives_one_small_batch(void **state)
 {
     (void)state;
     struct claim_quota b;
-    claim_quota_init(&b, 1, 1000, NULL);
+    claim_quota_init(&b, 1, 1000, false, NULL);
     for (int i = 0; i < 10; i++) {
         claim_quota_learn(&b, 400 * 1024);
         assert_int_equal(b.bytes, 800 * 1024);

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "event/cloudevents.h"
+#include "event/message.h"
 
 static struct cloudevents_headers found;
 

@@ -7,14 +7,15 @@
 #include <cmocka.h>
 
 #include "base/json.h"
-#include "event/envelope.h"
+#include "event/event_json.h"
+#include "extra/streams/envelope.h"
 #include "full_event.h"
 
 static void writes(const struct event *ev, const char *want)
 {
     struct buf b;
     buf_init(&b, 10000);
-    envelope_write(&b, ev, STR("orders"));
+    event_envelope_write(&b, ev, STR("orders"));
     assert_string_equal(buf_cstr(&b), want);
     assert_int_equal(json_parse((struct str){b.p, b.n}, NULL, NULL, NULL), 0);
     buf_release(&b);
@@ -56,7 +57,7 @@ static void payload_becomes(const char *payload, const char *headers, const char
     ev.payload = str_of(payload);
     if (headers)
         ev.headers = *headers ? str_of(headers) : (struct str){0};
-    envelope_write(&b, &ev, STR("orders"));
+    event_envelope_write(&b, &ev, STR("orders"));
     assert_int_equal(envelope_read((struct str){b.p, b.n}, &text, &back, &err), 0);
     if (!str_is(back.payload, want))
         fail_msg("%.*s", (int)back.payload.n, back.payload.p);
@@ -92,7 +93,7 @@ static void envelope_round_trips(void **state)
     buf_init(&b, 10000);
     buf_init(&text, 10000);
     ev.aggregate_id = STR("o'Brien \"\\ \xe2\x98\x83");
-    envelope_write(&b, &ev, STR("orders"));
+    event_envelope_write(&b, &ev, STR("orders"));
     assert_int_equal(envelope_read((struct str){b.p, b.n}, &text, &back, &err), 0);
     assert_true(str_eq(back.id, ev.id) && str_eq(back.type, ev.type) &&
                 str_eq(back.aggregate_id, ev.aggregate_id));

@@ -4,12 +4,11 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "base/buf.h"
-#include "base/ini.h"
+#include "cli/ini.h"
 
 /* The visited settings as text: "[section]" for a new section, "section|name|value;" for a
  * setting. */
@@ -32,12 +31,20 @@ static int record(void *ctx, const char *section, const char *name, const char *
     return 0;
 }
 
+static int parse(struct str text, struct seen *s, struct error *err)
+{
+    struct ini_reading r = {.visit = record, .ctx = s};
+    if (ini_read(&r, text.p, text.n, err) != 0)
+        return err_prefix(err, "x.conf:%zu", r.line);
+    return 0;
+}
+
 static void reads(struct str text, const char *want)
 {
     struct seen s = {.refuse = NULL};
     struct error err;
     buf_init(&s.b, 1 << 20);
-    if (ini_parse(text.p, text.n, "x.conf", record, &s, &err) != 0)
+    if (parse(text, &s, &err) != 0)
         fail_msg("%s", err.text);
     assert_string_equal(buf_cstr(&s.b), want);
     buf_release(&s.b);
@@ -48,7 +55,7 @@ static void refuses(struct str text, const char *want)
     struct seen s = {.refuse = "bad"};
     struct error err = {.code = 0};
     buf_init(&s.b, 1 << 20);
-    assert_int_equal(ini_parse(text.p, text.n, "x.conf", record, &s, &err), -1);
+    assert_int_equal(parse(text, &s, &err), -1);
     assert_int_equal(err.code, ERR_CONFIG);
     assert_string_equal(err.text, want);
     buf_release(&s.b);
@@ -141,31 +148,6 @@ static void any_number_of_lines_of_any_length_is_read(void **state)
     buf_release(&want);
 }
 
-static void load_reads_a_file_or_reports_an_error(void **state)
-{
-    (void)state;
-    char path[] = "ini-test-XXXXXX";
-    struct seen s = {.refuse = NULL};
-    struct error err;
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, "[s]\na = 1\n", 10), 10);
-    buf_init(&s.b, 1000);
-    assert_int_equal(ini_load(path, record, &s, &err), 0);
-    assert_string_equal(buf_cstr(&s.b), "[s]s|a|1;");
-    assert_int_equal(ftruncate(fd, 1024 * 1024 + 1), 0);
-    assert_int_equal(ini_load(path, record, &s, &err), -1);
-    assert_int_equal(err.code, ERR_CONFIG);
-    assert_non_null(strstr(err.text, "is over 1 MiB"));
-    close(fd);
-    unlink(path);
-    assert_int_equal(ini_load(path, record, &s, &err), -1);
-    assert_int_equal(err.code, ERR_CONFIG);
-    assert_non_null(strstr(err.text, "cannot read ini-test-"));
-    assert_int_equal(ini_load(".", record, &s, &err), -1);
-    buf_release(&s.b);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -177,7 +159,6 @@ int main(void)
         cmocka_unit_test(errors_name_file_and_line),
         cmocka_unit_test(duplicate_name_in_a_section_is_refused),
         cmocka_unit_test(any_number_of_lines_of_any_length_is_read),
-        cmocka_unit_test(load_reads_a_file_or_reports_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,9 +6,8 @@
 #include <cmocka.h>
 
 #include "base/json.h"
-#include "event/envelope.h"
+#include "event/event_json.h"
 #include "event/message.h"
-#include "event/ndjson.h"
 #include "full_event.h"
 
 static struct buf text;
@@ -178,13 +177,13 @@ static void json_is_the_line_and_contract_is_the_envelope(void **state)
     (void)state;
     struct buf want;
     buf_init(&want, 10000);
-    ndjson_write(&want, &full, STR("search"), 2);
+    event_line_write(&want, &full, STR("search"), 2);
     make(MESSAGE_JSON, &full);
     assert_true(str_eq(m.value, (struct str){want.p, want.n - 1}));
     assert_int_equal(m.n, 0);
 
     buf_clear(&want);
-    envelope_write(&want, &full, STR("orders"));
+    event_envelope_write(&want, &full, STR("orders"));
     make(MESSAGE_CONTRACT, &full);
     assert_true(str_eq(m.value, (struct str){want.p, want.n}));
     buf_release(&want);

@@ -7,14 +7,14 @@
 #include <cmocka.h>
 
 #include "base/json.h"
-#include "event/ndjson.h"
+#include "event/event_json.h"
 #include "full_event.h"
 
 static void writes(const struct event *ev, const char *want)
 {
     struct buf b;
     buf_init(&b, 10000);
-    ndjson_write(&b, ev, STR("search"), 2);
+    event_line_write(&b, ev, STR("search"), 2);
     assert_string_equal(buf_cstr(&b), want);
     assert_int_equal(json_parse((struct str){b.p, b.n}, NULL, NULL, NULL), 0);
     buf_release(&b);
@@ -52,7 +52,7 @@ static void line_breaks_of_the_payload_become_spaces(void **state)
     ev.payload = STR("{\r\n  \"a\": \"x\\ny\",\n  \"n\": 1.50e+3\n}");
     ev.headers = STR("{\n}");
     buf_init(&b, 10000);
-    ndjson_write(&b, &ev, STR("c"), 1);
+    event_line_write(&b, &ev, STR("c"), 1);
     const char *line = buf_cstr(&b);
     assert_non_null(
         strstr(line, "\"payload\":{    \"a\": \"x\\ny\",   \"n\": 1.50e+3 },\"headers\":{ },"));
@@ -69,7 +69,7 @@ static void strings_are_escaped_and_read_back_the_same(void **state)
     ev.aggregate_id = STR("a\"b\\c/\xf0\x9f\x98\x80\t");
     buf_init(&b, 10000);
     buf_init(&back, 100);
-    ndjson_write(&b, &ev, STR("con\"sumer"), 1);
+    event_line_write(&b, &ev, STR("con\"sumer"), 1);
     assert_int_equal(json_parse((struct str){b.p, b.n}, &line, NULL, NULL), 0);
     assert_true(json_get(line, STR("aggregate_id"), &v));
     json_unescape(v.raw, &back);
@@ -84,19 +84,19 @@ static void line_needs_exactly_its_length(void **state)
     (void)state;
     struct buf b;
     buf_init(&b, 10000);
-    ndjson_write(&b, &full, STR("search"), 1);
+    event_line_write(&b, &full, STR("search"), 1);
     size_t n = b.n;
     buf_release(&b);
     buf_init(&b, 2 * n);
-    ndjson_write(&b, &full, STR("search"), 1);
-    ndjson_write(&b, &full, STR("search"), 1);
+    event_line_write(&b, &full, STR("search"), 1);
+    event_line_write(&b, &full, STR("search"), 1);
     assert_false(b.failed);
     assert_int_equal(b.n, 2 * n);
     assert_memory_equal(b.p, b.p + n, n);
     buf_release(&b);
     buf_init(&b, 2 * n - 1);
-    ndjson_write(&b, &full, STR("search"), 1);
-    ndjson_write(&b, &full, STR("search"), 1);
+    event_line_write(&b, &full, STR("search"), 1);
+    event_line_write(&b, &full, STR("search"), 1);
     assert_true(b.failed);
     buf_truncate(&b, n);
     assert_int_equal(buf_cstr(&b)[n - 1], '\n');
@@ -111,7 +111,7 @@ static struct new_event read_line(struct str line)
 {
     struct error err;
     struct new_event ev;
-    if (ndjson_read(line, NOW, &arena, &ev, &err) != 0)
+    if (event_line_read(line, NOW, &arena, &ev, &err) != 0)
         fail_msg("%s", err.text);
     return ev;
 }
@@ -120,12 +120,12 @@ static void refused(struct str line, const char *want)
 {
     struct error err = {.code = 0};
     struct new_event ev = {.version = 77};
-    assert_int_equal(ndjson_read(line, NOW, &arena, &ev, &err), -1);
+    assert_int_equal(event_line_read(line, NOW, &arena, &ev, &err), -1);
     assert_int_equal(err.code, ERR_INVALID);
     assert_string_equal(err.text, want);
     assert_int_equal(ev.version, 77);
     assert_null(ev.type.p);
-    assert_int_equal(ndjson_read(line, NOW, &arena, &ev, NULL), -1);
+    assert_int_equal(event_line_read(line, NOW, &arena, &ev, NULL), -1);
 }
 
 static void every_key_is_read(void **state)
@@ -246,8 +246,8 @@ static void full_arena_is_reported_as_out_of_memory(void **state)
     struct new_event ev;
     struct error err;
     arena_init(&tiny, 8);
-    assert_int_equal(ndjson_read(STR("{\"type\":\"\\u0061bcdefghijkl\"}"), NOW, &tiny, &ev, &err),
-                     -1);
+    assert_int_equal(
+        event_line_read(STR("{\"type\":\"\\u0061bcdefghijkl\"}"), NOW, &tiny, &ev, &err), -1);
     assert_int_equal(err.code, ERR_NOMEM);
     arena_release(&tiny);
 }

@@ -6,7 +6,7 @@
 #include <cmocka.h>
 #include <string.h>
 
-#include "engine/retry.h"
+#include "engine/consumer.h"
 
 static struct retry_policy parsed(const char *s)
 {

@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "engine/schedule.h"
+#include "engine/pipeline_impl.h"
 
 #define NOW (1000 * MS_NS)
 

@@ -6,7 +6,7 @@
 #include <cmocka.h>
 #include <stdlib.h>
 
-#include "base/uuid7.h"
+#include "base/rng.h"
 
 static void id_has_version_7_variant_2_and_starts_with_the_time(void **state)
 {
@@ -15,8 +15,8 @@ static void id_has_version_7_variant_2_and_starts_with_the_time(void **state)
     struct rng r;
     char id[UUID_TEXT + 1];
     rng_seed(&r, 1);
-    uuid7_next(&g, INT64_C(0x0123456789ab), 0xcdefff5, &r, id);
-    assert_true(uuid7_valid(str_of(id)));
+    rng_uuid7(&g, INT64_C(0x0123456789ab), 0xcdefff5, &r, id);
+    assert_true(rng_uuid_valid(str_of(id)));
     assert_memory_equal(id, "01234567-89ab-7def-", 19);
     assert_memory_equal(id + 19, "bfd", 3); /* 10, then 1111 1111 0101, then two random bits */
     assert_non_null(strchr("4567", id[22]));
@@ -31,7 +31,7 @@ static void fifty_bits_are_random(void **state)
     rng_seed(&r, 4);
     for (int round = 0; round < 200; round++) {
         struct uuid7 g = {0};
-        uuid7_next(&g, 1000, 7, &r, id);
+        rng_uuid7(&g, 1000, 7, &r, id);
         if (round == 0)
             strcpy(first, id);
         for (int i = 0; i < UUID_TEXT; i++)
@@ -51,7 +51,7 @@ static void ids_of_one_generator_ascend(void **state)
     char last[UUID_TEXT + 1] = "", id[UUID_TEXT + 1];
     rng_seed(&r, 2);
     for (int round = 0; round < 20000; round++) {
-        uuid7_next(&g, times[round % 8] + round / 8, counts[round % 7] + (uint64_t)round, &r, id);
+        rng_uuid7(&g, times[round % 8] + round / 8, counts[round % 7] + (uint64_t)round, &r, id);
         assert_true(strcmp(last, id) < 0);
         strcpy(last, id);
     }
@@ -65,7 +65,7 @@ static void counter_orders_ids_across_generators(void **state)
     rng_seed(&r, 5);
     for (uint64_t count = 0; count < 10000; count++) {
         struct uuid7 g = {0};
-        uuid7_next(&g, 1000, count, &r, id);
+        rng_uuid7(&g, 1000, count, &r, id);
         assert_true(strcmp(last, id) < 0);
         strcpy(last, id);
     }
@@ -78,7 +78,7 @@ static void full_counter_advances_the_time(void **state)
     struct rng r;
     char id[UUID_TEXT + 1];
     rng_seed(&r, 3);
-    uuid7_next(&g, 5, 3, &r, id);
+    rng_uuid7(&g, 5, 3, &r, id);
     assert_int_equal(g.last_ms, 6);
     assert_memory_equal(id, "00000000-0006-7000-800", 22);
 }
@@ -86,11 +86,11 @@ static void full_counter_advances_the_time(void **state)
 static void uuid_valid_refuses_other_shapes(void **state)
 {
     (void)state;
-    assert_false(uuid7_valid(STR("")));
-    assert_false(uuid7_valid(STR("01234567-89ab-7def-8123-456789abcde")));
-    assert_false(uuid7_valid(STR("01234567x89ab-7def-8123-456789abcdef")));
-    assert_false(uuid7_valid(STR("0123456g-89ab-7def-8123-456789abcdef")));
-    assert_true(uuid7_valid(STR("01234567-89AB-7def-8123-456789abcdef")));
+    assert_false(rng_uuid_valid(STR("")));
+    assert_false(rng_uuid_valid(STR("01234567-89ab-7def-8123-456789abcde")));
+    assert_false(rng_uuid_valid(STR("01234567x89ab-7def-8123-456789abcdef")));
+    assert_false(rng_uuid_valid(STR("0123456g-89ab-7def-8123-456789abcdef")));
+    assert_true(rng_uuid_valid(STR("01234567-89AB-7def-8123-456789abcdef")));
 }
 
 int main(void)

@@ -113,7 +113,7 @@ BEGIN
 END $outbox$;
 
 -- A JSON number in a normal form: digits without leading or trailing zeros, and an exponent. Only
--- the first 16 digits of an exponent count, as in src/base/decimal.c.
+-- the first 16 digits of an exponent count, as in src/base/num.c.
 CREATE OR REPLACE FUNCTION @schema@._normal_number(number text) RETURNS text
 LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT CASE WHEN d.digits = '' THEN '0'

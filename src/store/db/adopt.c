@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/hash.h"
+#include "base/str.h"
 #include "base/json.h"
 #include "store/db/adopt.h"
 #include "store_sql.h"

@@ -1,7 +1,7 @@
 /* claim.c: the list of claims, their epochs and leases, and the take-over of expired ones. */
 #include <stdlib.h>
 
-#include "base/array.h"
+#include "base/arena.h"
 #include "store/db/turn.h"
 #include "store_sql.h"
 

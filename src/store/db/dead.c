@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/array.h"
+#include "base/arena.h"
 #include "store/db/turn.h"
 #include "store_sql.h"
 

@@ -1,5 +1,5 @@
 /* emit.c: inserting events and inbox rows, on our connection or inside the caller's transaction. */
-#include "base/hash.h"
+#include "base/str.h"
 #include "store/db/db.h"
 #include "store_sql.h"
 

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/str.h"
 #include "store_sql.h"
 
 /* Waiting for a table lock makes other sessions queue behind us. */

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/hash.h"
+#include "base/str.h"
 #include "store/mariadb/mariadb.h"
 #include "store_sql.h"
 

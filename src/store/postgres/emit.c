@@ -120,7 +120,7 @@ static void make_id(struct pg_store *st, char out[UUID_TEXT + 1])
 {
     int64_t now = clock_wall_ns(st->opt.clock);
     uint64_t fraction = (uint64_t)(now % MS_NS) * 4096 / MS_NS;
-    uuid7_next(&st->uuid, now / MS_NS, fraction << (UUID7_COUNT_BITS - 12), &st->rng, out);
+    rng_uuid7(&st->uuid, now / MS_NS, fraction << (UUID7_COUNT_BITS - 12), &st->rng, out);
 }
 
 /* Sends an event. Writes its id if it is generated here; otherwise the result has it. */

@@ -568,7 +568,7 @@ static int list_one(struct listing *l, struct error *err)
     int sent;
     if (seq)
         sent = pg_send(l->st, PG_MAIN, err, by_seq, "i", seq);
-    else if (uuid7_valid(str_of(id)))
+    else if (rng_uuid_valid(str_of(id)))
         sent = pg_send(l->st, PG_MAIN, err, by_id, "si", id, l->budget);
     else
         return 0; /* no event has this id */

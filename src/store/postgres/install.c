@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/hash.h"
+#include "base/buf.h"
+#include "base/str.h"
 #include "store/postgres/postgres.h"
 
 extern const char *const postgres_function[], *const postgres_migration[];

@@ -19,7 +19,6 @@
 
 #include "base/buf.h"
 #include "base/rng.h"
-#include "base/uuid7.h"
 #include "store/store.h"
 
 #define PG_SCHEMA_VERSION 1

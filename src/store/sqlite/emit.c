@@ -1,5 +1,5 @@
 /* emit.c: inserting events and inbox rows, on our connection or inside the caller's transaction. */
-#include "base/hash.h"
+#include "base/str.h"
 #include "store/sqlite/sqlite.h"
 #include "store_sql.h"
 
@@ -192,7 +192,7 @@ int sqlite_insert(const struct db_target *t, const struct new_event *ev, char id
     bool alone = !t->foreign && !st->base.in_tx, keyed = ev->idempotency_key.p != NULL;
 
     /* A plain INSERT on this connection uses the same counter, so the ids of both only grow. */
-    uuid7_next(&st->uuid, now, (uint64_t)sqlite3_total_changes(t->db), &st->base.rng, id);
+    rng_uuid7(&st->uuid, now, (uint64_t)sqlite3_total_changes(t->db), &st->base.rng, id);
     if (keyed && alone && db_begin(base, err) != 0)
         return -1;
     int r;

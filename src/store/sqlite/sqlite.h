@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
-#include "base/uuid7.h"
+#include "base/rng.h"
 #include "store/db/turn.h"
 
 #define SQLITE_SCHEMA_VERSION 1

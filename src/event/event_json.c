@@ -1,4 +1,4 @@
-#include "event/ndjson.h"
+#include "event/event_json.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -7,15 +7,25 @@
 #include "base/json.h"
 #include "base/text.h"
 
-/* Size of a line besides its strings: keys, punctuation, numbers, the time. */
-#define LINE_OVERHEAD 320
+/* Size of the JSON besides the event's strings: keys, punctuation, numbers, the time. */
+#define OVERHEAD 320
 
 #define ADD(b, literal) buf_add(b, literal, sizeof(literal) - 1)
+
+/* ---- writing ---- */
 
 static void add_string(struct buf *b, struct str s)
 {
     if (s.p)
         json_quote(b, s);
+    else
+        ADD(b, "null");
+}
+
+static void add_version(struct buf *b, const struct event *ev)
+{
+    if (ev->has_version)
+        buf_addi64(b, ev->version);
     else
         ADD(b, "null");
 }
@@ -28,10 +38,10 @@ static void add_json(struct buf *b, struct str s, struct str absent)
         buf_addstr(b, absent);
 }
 
-void ndjson_write(struct buf *b, const struct event *ev, struct str consumer, int attempt)
+void event_line_write(struct buf *b, const struct event *ev, struct str consumer, int attempt)
 {
     char at[CLOCK_RFC3339_SIZE];
-    buf_expect(b, event_bytes(ev) + consumer.n + LINE_OVERHEAD);
+    buf_expect(b, event_bytes(ev) + consumer.n + OVERHEAD);
     ADD(b, "{\"id\":");
     add_string(b, ev->id);
     ADD(b, ",\"seq\":");
@@ -43,10 +53,7 @@ void ndjson_write(struct buf *b, const struct event *ev, struct str consumer, in
     ADD(b, ",\"aggregate_id\":");
     add_string(b, ev->aggregate_id);
     ADD(b, ",\"version\":");
-    if (ev->has_version)
-        buf_addi64(b, ev->version);
-    else
-        ADD(b, "null");
+    add_version(b, ev);
     ADD(b, ",\"payload\":");
     add_json(b, ev->payload, STR("null"));
     ADD(b, ",\"headers\":");
@@ -59,6 +66,79 @@ void ndjson_write(struct buf *b, const struct event *ev, struct str consumer, in
     buf_addi64(b, attempt);
     ADD(b, "}\n");
 }
+
+/* Returns whether the payload may have a member with this name. Parses the payload only if its text
+ * contains the word, or an escape that may hide it. */
+static bool has_telemetry(struct str payload)
+{
+    struct json object, found;
+    bool in_text = memmem(payload.p, payload.n, "_telemetry", 10);
+    bool escaped = memmem(payload.p, payload.n, "\\u", 2);
+    if (!in_text && !escaped)
+        return false;
+    if (json_parse(payload, &object, NULL, NULL) != 0)
+        return true;
+    return json_get(object, STR("_telemetry"), &found);
+}
+
+/* Embeds the payload. If the payload is an object without a member of that name, the headers become
+ * its last member, before the closing brace, which only white space can follow. */
+static void add_payload(struct buf *b, const struct event *ev)
+{
+    struct str payload = ev->payload;
+    if (!payload.p) {
+        ADD(b, "null");
+        return;
+    }
+    size_t first = 0;
+    while (first < payload.n && char_is_space(payload.p[first]))
+        first++;
+    bool is_object = first < payload.n && payload.p[first] == '{';
+    bool has_headers = ev->headers.p && !str_is(ev->headers, "{}");
+    const char *brace = NULL;
+    if (is_object && has_headers)
+        brace = memrchr(payload.p + first, '}', payload.n - first);
+    if (!brace || has_telemetry(payload)) {
+        buf_addstr(b, payload);
+        return;
+    }
+
+    const char *last = brace - 1; /* the last byte inside, or the opening brace */
+    while (char_is_space(*last))
+        last--;
+    size_t before = (size_t)(brace - payload.p);
+    buf_add(b, payload.p, before);
+    if (*last != '{')
+        ADD(b, ",");
+    ADD(b, "\"_telemetry\":");
+    buf_addstr(b, ev->headers);
+    buf_add(b, brace, payload.n - before);
+}
+
+void event_envelope_write(struct buf *b, const struct event *ev, struct str stream)
+{
+    char at[CLOCK_RFC3339_SIZE];
+    buf_expect(b, event_bytes(ev) + stream.n + OVERHEAD);
+    ADD(b, "{\"event_id\":");
+    add_string(b, ev->id);
+    ADD(b, ",\"topic\":");
+    add_string(b, ev->type);
+    ADD(b, ",\"aggregate_kind\":");
+    add_string(b, ev->aggregate_type);
+    ADD(b, ",\"aggregate_id\":");
+    add_string(b, ev->aggregate_id);
+    ADD(b, ",\"entity_version\":");
+    add_version(b, ev);
+    ADD(b, ",\"payload\":");
+    add_payload(b, ev);
+    ADD(b, ",\"stream_id\":");
+    add_string(b, stream);
+    ADD(b, ",\"committed_at\":\"");
+    buf_add(b, at, clock_rfc3339(ev->created_at, at));
+    ADD(b, "\"}");
+}
+
+/* ---- reading ---- */
 
 /* Parser state: a line, and the destination of its values. */
 struct reader {
@@ -209,8 +289,8 @@ static int find_key(struct reader *r, struct str raw)
     return err_set(r->err, ERR_INVALID, "unknown key \"%s\"%s", name.p, hint);
 }
 
-int ndjson_read(struct str line, int64_t now_ms, struct arena *a, struct new_event *ret,
-                struct error *err)
+int event_line_read(struct str line, int64_t now_ms, struct arena *a, struct new_event *ret,
+                    struct error *err)
 {
     struct json object, v;
     struct str name;

@@ -1,7 +1,7 @@
 /* notify.h: reports service state to a service manager, in datagrams to the socket named by
  * NOTIFY_SOCKET, as systemd defines them. */
-#ifndef BASE_NOTIFY_H
-#define BASE_NOTIFY_H
+#ifndef CLI_NOTIFY_H
+#define CLI_NOTIFY_H
 
 #include <stdint.h>
 #include <sys/socket.h>

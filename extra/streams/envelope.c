@@ -1,100 +1,11 @@
-#include "event/envelope.h"
+#include "extra/streams/envelope.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <time.h>
 
-#include "base/char.h"
 #include "base/clock.h"
 #include "base/json.h"
-
-/* Size of an envelope besides its strings: keys, punctuation, numbers, the time. */
-#define OVERHEAD 320
-
-#define ADD(b, literal) buf_add(b, literal, sizeof(literal) - 1)
-
-static void add_string(struct buf *b, struct str s)
-{
-    if (s.p)
-        json_quote(b, s);
-    else
-        ADD(b, "null");
-}
-
-/* Returns whether the payload may have a member with this name. Parses the payload only if its text
- * contains the word, or an escape that may hide it. */
-static bool has_telemetry(struct str payload)
-{
-    struct json object, found;
-    bool in_text = memmem(payload.p, payload.n, "_telemetry", 10);
-    bool escaped = memmem(payload.p, payload.n, "\\u", 2);
-    if (!in_text && !escaped)
-        return false;
-    if (json_parse(payload, &object, NULL, NULL) != 0)
-        return true;
-    return json_get(object, STR("_telemetry"), &found);
-}
-
-/* Embeds the payload. If the payload is an object without a member of that name, the headers become
- * its last member, before the closing brace, which only white space can follow. */
-static void add_payload(struct buf *b, const struct event *ev)
-{
-    struct str payload = ev->payload;
-    if (!payload.p) {
-        ADD(b, "null");
-        return;
-    }
-    size_t first = 0;
-    while (first < payload.n && char_is_space(payload.p[first]))
-        first++;
-    bool is_object = first < payload.n && payload.p[first] == '{';
-    bool has_headers = ev->headers.p && !str_is(ev->headers, "{}");
-    const char *brace = NULL;
-    if (is_object && has_headers)
-        brace = memrchr(payload.p + first, '}', payload.n - first);
-    if (!brace || has_telemetry(payload)) {
-        buf_addstr(b, payload);
-        return;
-    }
-
-    const char *last = brace - 1; /* the last byte inside, or the opening brace */
-    while (char_is_space(*last))
-        last--;
-    size_t before = (size_t)(brace - payload.p);
-    buf_add(b, payload.p, before);
-    if (*last != '{')
-        ADD(b, ",");
-    ADD(b, "\"_telemetry\":");
-    buf_addstr(b, ev->headers);
-    buf_add(b, brace, payload.n - before);
-}
-
-void envelope_write(struct buf *b, const struct event *ev, struct str stream)
-{
-    char at[CLOCK_RFC3339_SIZE];
-    buf_expect(b, event_bytes(ev) + stream.n + OVERHEAD);
-    ADD(b, "{\"event_id\":");
-    add_string(b, ev->id);
-    ADD(b, ",\"topic\":");
-    add_string(b, ev->type);
-    ADD(b, ",\"aggregate_kind\":");
-    add_string(b, ev->aggregate_type);
-    ADD(b, ",\"aggregate_id\":");
-    add_string(b, ev->aggregate_id);
-    ADD(b, ",\"entity_version\":");
-    if (ev->has_version)
-        buf_addi64(b, ev->version);
-    else
-        ADD(b, "null");
-    ADD(b, ",\"payload\":");
-    add_payload(b, ev);
-    ADD(b, ",\"stream_id\":");
-    add_string(b, stream);
-    ADD(b, ",\"committed_at\":\"");
-    buf_add(b, at, clock_rfc3339(ev->created_at, at));
-    ADD(b, "\"}");
-}
-
-/* ---- reading ---- */
 
 static const struct {
     const char *name;
@@ -109,7 +20,7 @@ static const struct {
 
 /* Appends the unescaped string and a NUL. The buffer has room for all strings, so it is never
  * reallocated. */
-static struct str unescape(struct str raw, struct buf *text)
+static struct str take_string(struct str raw, struct buf *text)
 {
     size_t at = text->n;
     json_unescape(raw, text);
@@ -118,8 +29,8 @@ static struct str unescape(struct str raw, struct buf *text)
     return (struct str){text->p + at, n};
 }
 
-/* Appends bytes and a NUL; see unescape. */
-static struct str copy(struct str raw, struct buf *text)
+/* Appends bytes and a NUL; see take_string. */
+static struct str take_bytes(struct str raw, struct buf *text)
 {
     size_t at = text->n;
     buf_addstr(text, raw);
@@ -149,16 +60,16 @@ static int64_t time_of(struct json v)
 
 /* Copies the payload, and uses its "_telemetry" as the headers. A "_telemetry" that is not an
  * object belongs to the producer and stays in the payload. */
-static int read_payload(struct json o, struct buf *text, struct event *ret, struct error *err)
+static int take_payload(struct json o, struct buf *text, struct event *ret, struct error *err)
 {
     struct json payload, telemetry;
     if (!json_get(o, STR("payload"), &payload))
         return err_set(err, ERR_INVALID, "it has no payload");
-    ret->payload = copy(payload.raw, text);
+    ret->payload = take_bytes(payload.raw, text);
 
     bool found = json_get(payload, STR("_telemetry"), &telemetry);
     if (found && telemetry.type == JSON_OBJECT)
-        ret->headers = copy(telemetry.raw, text);
+        ret->headers = take_bytes(telemetry.raw, text);
     return 0;
 }
 
@@ -184,13 +95,13 @@ int envelope_read(struct str envelope, struct buf *text, struct event *ret, stru
             continue;
         if (v.type != JSON_STRING)
             return err_set(err, ERR_INVALID, "its %s is not a string", strings[i].name);
-        struct str s = unescape(v.raw, text);
+        struct str s = take_string(v.raw, text);
         memcpy((char *)ret + strings[i].offset, &s, sizeof s);
     }
     if (json_get(o, STR("committed_at"), &v))
         ret->created_at = time_of(v);
     ret->has_version = json_get(o, STR("entity_version"), &v) && json_int(v, &ret->version);
-    if (read_payload(o, text, ret, err) != 0)
+    if (take_payload(o, text, ret, err) != 0)
         return -1;
     ret->key = event_key(ret->aggregate_type, ret->aggregate_id);
 

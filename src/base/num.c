@@ -1,8 +1,6 @@
-#include "base/decimal.h"
+#include "base/num.h"
 
-#include <string.h>
-
-#include "base/char.h"
+#include "base/utf8.h"
 
 #define EXPONENT_ENOUGH INT64_C(1000000000000000) /* no payload has enough digits to offset it */
 #define INT64_DIGITS 19
@@ -73,7 +71,7 @@ static int next_digit(struct decimal *d)
     return *d->p++ - '0';
 }
 
-bool decimal_equal(struct str a, struct str b)
+bool num_equal(struct str a, struct str b)
 {
     struct decimal x = decimal_of(a), y = decimal_of(b);
     if (x.negative != y.negative || x.exp != y.exp)
@@ -88,7 +86,7 @@ bool decimal_equal(struct str a, struct str b)
     return true;
 }
 
-bool decimal_int(struct str number, int64_t *ret)
+bool num_int(struct str number, int64_t *ret)
 {
     struct decimal d = decimal_of(number);
     bool fraction = d.exp < 0;
@@ -103,7 +101,7 @@ bool decimal_int(struct str number, int64_t *ret)
             digit = 0; /* trailing zeros are not stored */
         if (d.negative)
             digit = -digit; /* INT64_MIN has no positive counterpart to count up to */
-        if (!decimal_push(&n, digit))
+        if (!num_push(&n, digit))
             return false;
     }
     if (next_digit(&d) >= 0)

@@ -1,4 +1,4 @@
-#include "base/notify.h"
+#include "cli/notify.h"
 
 #include <stdarg.h>
 #include <stddef.h>

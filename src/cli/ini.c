@@ -1,15 +1,11 @@
-#include "base/ini.h"
+#include "cli/ini.h"
 
-#include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/array.h"
-#include "base/char.h"
-#include "base/fd.h"
-
-#define INI_MAX_BYTES ((size_t)1024 * 1024)
+#include "base/arena.h"
+#include "base/utf8.h"
 
 /* A setting read so far; both strings point into the copy of the text. */
 struct seen {
@@ -157,33 +153,4 @@ int ini_read(struct ini_reading *r, const char *text, size_t n, struct error *er
     free(p.seen);
     free(copy);
     return result;
-}
-
-int ini_parse(const char *text, size_t n, const char *where, ini_visit *visit, void *ctx,
-              struct error *err)
-{
-    struct ini_reading r = {.visit = visit, .ctx = ctx};
-    if (ini_read(&r, text, n, err) == 0)
-        return 0;
-    if (r.line == 0)
-        return -1; /* no memory for the copy */
-    return err_prefix(err, "%s:%zu", where, r.line);
-}
-
-int ini_load(const char *path, ini_visit *visit, void *ctx, struct error *err)
-{
-    char *text = malloc(INI_MAX_BYTES + 1);
-    if (!text)
-        return err_nomem(err);
-    int r;
-    ssize_t n = fd_read_file(path, text, INI_MAX_BYTES + 1);
-    if (n < 0) {
-        r = err_errno(err, ERR_CONFIG, errno, "cannot read %s", path);
-    } else if ((size_t)n > INI_MAX_BYTES) {
-        r = err_set(err, ERR_CONFIG, "%s is over 1 MiB", path);
-    } else {
-        r = ini_parse(text, (size_t)n, path, visit, ctx, err);
-    }
-    free(text);
-    return r;
 }
