@@ -103,8 +103,7 @@ CREATE TABLE IF NOT EXISTS outbox_order (
     UNIQUE KEY nr (nr)
 ) ENGINE = InnoDB;
 
--- One row. next: the seq of the next event. news: incremented by changes that relays have to
--- notice, so that they poll.
+-- One row. next: the seq of the next event. news: counts changes that relays have to notice.
 CREATE TABLE IF NOT EXISTS outbox_sequencer (
     one  TINYINT NOT NULL PRIMARY KEY,
     next BIGINT NOT NULL,

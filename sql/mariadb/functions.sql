@@ -76,8 +76,7 @@ BEGIN
     END IF;
 END//
 
--- A dead letter that is deleted, by any statement, was dropped, unless it had been sent back and is
--- being settled.
+-- A deleted dead letter was dropped, unless it had been sent back and is being settled.
 CREATE OR REPLACE TRIGGER outbox_dead_deleted AFTER DELETE ON outbox_dead FOR EACH ROW
 BEGIN
     IF OLD.retrying = 0 AND EXISTS (SELECT 1 FROM outbox_order WHERE seq = OLD.seq) THEN
@@ -373,8 +372,7 @@ CREATE OR REPLACE FUNCTION outbox_row_headers(id LONGTEXT CHARACTER SET utf8mb4)
 RETURN IF(id IS NULL OR outbox_row_uuid(id) REGEXP '^.{14}7.{4}[89ab]', NULL,
           JSON_OBJECT('source_id', COALESCE(outbox_row_uuid(id), LEFT(id, 1000))))//
 
--- outbox_row_type converts a type: white space becomes _, and a type that is too long is cut, by
--- bytes if it is ASCII.
+-- outbox_row_type: white space becomes _, and a long type is cut, by bytes if it is ASCII.
 CREATE OR REPLACE FUNCTION outbox_row_type(type LONGTEXT CHARACTER SET utf8mb4)
     RETURNS VARCHAR(255) CHARACTER SET utf8mb4 DETERMINISTIC NO SQL SQL SECURITY INVOKER
 BEGIN
@@ -403,8 +401,7 @@ BEGIN
     RETURN outbox_row_payload(CONVERT(payload USING utf8mb4));
 END//
 
--- outbox_row_time converts seconds or milliseconds to milliseconds, limited to the current time;
--- NULL: now.
+-- outbox_row_time converts seconds or milliseconds to milliseconds, at most now; NULL: now.
 CREATE OR REPLACE FUNCTION outbox_row_time(at DECIMAL(30, 6))
     RETURNS BIGINT NOT DETERMINISTIC NO SQL SQL SECURITY INVOKER
 BEGIN
@@ -544,8 +541,7 @@ SELECT v.seq, v.event_id, v.type, v.consumer,
  WHERE v.wanted OR (v.seq <= v.high AND v.was_wanted) OR v.parked OR v.retrying IS NOT NULL
     OR v.ended IS NOT NULL;
 
--- Events that a worker would claim: pending, including those of an expired claim, or failed and due
--- again.
+-- Events that a worker would claim: pending, also of an expired claim, or failed and due again.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_find_unprocessed AS
 SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, d.attempts,
        d.due_at, d.error, e.created_at
@@ -581,8 +577,7 @@ SELECT consumer, seq, id, type, aggregate_type, aggregate_id, payload, attempts,
        created_at
   FROM outbox_dead WHERE retrying = 0;
 
--- Delivered events that are still stored. Where SQL cannot tell the lane, a receipt proves the
--- delivery.
+-- Delivered events that are still stored; if SQL cannot tell the lane, those with a receipt.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_find_published AS
 SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, e.created_at
   FROM outbox_delivery d JOIN outbox_sequenced e ON e.seq = d.seq

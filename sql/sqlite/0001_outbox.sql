@@ -268,8 +268,7 @@ CREATE TABLE outbox_ended (
     PRIMARY KEY (seq, consumer)
 ) WITHOUT ROWID;
 
--- Deleting a dead letter, by any statement, drops the event, unless the letter was sent back and is
--- being settled.
+-- Deleting a dead letter drops the event, unless it was sent back and is being settled.
 CREATE TRIGGER outbox_note_drop AFTER DELETE ON outbox_dead WHEN OLD.retrying = 0
 BEGIN
     INSERT OR REPLACE INTO outbox_ended (seq, consumer, state)
@@ -297,9 +296,8 @@ CREATE TABLE outbox_receipt (
 ) WITHOUT ROWID;
 CREATE INDEX outbox_receipt_at ON outbox_receipt (at);
 
--- High-water marks: the last id in each stream that a consumer has written to; for Redis it is
--- hi-lo. A program that reads its mark in the same transaction as its rows has every entry of the
--- stream up to the mark.
+-- High-water marks: the last id that a consumer has written to each stream; for Redis it is hi-lo.
+-- A program that reads its mark in the transaction of its rows has every entry up to the mark.
 CREATE TABLE outbox_mark (
     stream   TEXT NOT NULL,
     consumer TEXT NOT NULL,
@@ -309,8 +307,7 @@ CREATE TABLE outbox_mark (
     PRIMARY KEY (stream, consumer)
 ) WITHOUT ROWID;
 
--- The inbox: the events that a handler has handled. The key is the event's idempotency key if it
--- has one, otherwise its id.
+-- The inbox: what a handler has handled, by the event's idempotency key, or its id.
 CREATE TABLE outbox_handled (
     handler TEXT NOT NULL,
     key     TEXT NOT NULL,
@@ -336,8 +333,7 @@ CREATE TABLE outbox_adopted (
     at       INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- Which row of a marked table became which event, until the row is marked. There are never many
--- more of them than undelivered events.
+-- Which row of a marked table became which undelivered event.
 CREATE TABLE outbox_adopted_row (
     event_id TEXT PRIMARY KEY,
     source   TEXT NOT NULL COLLATE NOCASE,
@@ -403,8 +399,7 @@ WHERE wanted OR (seq <= high AND was_wanted) OR parked OR retrying IS NOT NULL O
 
 -- ---- the five inspections (C1.9): a row for each event and consumer, as in PostgreSQL ----
 
--- Events that a worker would claim: pending, including those of an expired claim, or failed and due
--- again.
+-- Events that a worker would claim: pending, also of an expired claim, or failed and due again.
 CREATE VIEW outbox_find_unprocessed AS
 SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, d.attempts, d.due_at, d.error, e.created_at
 FROM outbox_delivery d JOIN outbox_event e ON e.seq = d.seq
@@ -432,8 +427,7 @@ CREATE VIEW outbox_find_abandoned AS
 SELECT consumer, seq, id, type, aggregate_type, aggregate_id, payload, attempts, error, dead_at, created_at
 FROM outbox_dead WHERE retrying = 0;
 
--- Delivered events that are still stored. If a predicate decides, which SQL cannot evaluate, a
--- receipt proves the delivery.
+-- Delivered events that are still stored; if a predicate decides, those with a receipt.
 CREATE VIEW outbox_find_published AS
 SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, e.created_at
 FROM outbox_delivery d JOIN outbox_event e ON e.seq = d.seq
@@ -474,6 +468,5 @@ SELECT handler AS handler_name, key AS idempotency_key, at AS handled_at FROM ou
 CREATE VIEW IF NOT EXISTS outbox_consumed_events AS
 SELECT key AS event_id, handler AS consumer, at AS consumed_at FROM outbox_handled;
 
--- identity: copies of this outbox share it; no other outbox has it. replaced: see
--- outbox_event_inserted.
+-- identity: of this outbox and its copies only. replaced: see outbox_event_inserted.
 INSERT INTO outbox_meta (name, value) VALUES ('schema_version', '1'), ('identity', lower(hex(randomblob(16)))), ('replaced', 'no');

@@ -400,7 +400,7 @@ struct db_rows db_adopt_start(const struct source *s, struct buf *b, struct erro
     struct db_rows q = {.st = s->st, .foreign = true};
     const char *text = buf_cstr(b);
     if (text)
-        q.at = driver_of(s)->start(s->st, text, err);
+        q.at = driver_of(s)->query(s->st, text, err);
     else
         err_nomem(err);
     buf_release(b);

@@ -55,8 +55,8 @@ struct adopt_driver {
     bool one_transaction; /* everything runs in one; else each call has its own */
     size_t trigger_max;   /* bytes of a trigger's name */
     const char *drop;     /* the statement that drops the trigger, see db_adopt_write */
-    /* start runs a statement, as db_driver.rows does. */
-    void *(*start)(struct store *st, const char *text, struct error *err);
+    /* query starts a statement, as db_driver.rows does. */
+    void *(*query)(struct store *st, const char *text, struct error *err);
     /* name appends a name, literal a text with any content. */
     void (*name)(struct buf *b, struct str name);
     void (*literal)(struct buf *b, struct str text);

@@ -301,21 +301,23 @@ void db_rollback(struct store *st)
 }
 
 /* Each depth has its own name: MariaDB deletes an earlier savepoint of the same name. */
+static int savepoint(struct store *st, const char *verb, int depth, struct error *err)
+{
+    char text[64];
+    snprintf(text, sizeof text, "%s outbox_handler_%d", verb, depth);
+    return st->ops->driver->exec(st, text, err);
+}
+
 int db_savepoint(struct store *base, enum savepoint what, struct error *err)
 {
     static const char ended[] = "the transaction was ended by a handler";
-    const struct db_driver *d = base->ops->driver;
     struct db_store *st = db_of(base);
-    int depth = st->savepoints, r = 0;
-    char set[64], undo[64], release[64];
     struct error why;
+    int r = 0;
     if (base->ops->tx_state(base) == TX_GONE)
         return err_set(err, ERR_MISUSE, ended);
-    snprintf(set, sizeof set, "SAVEPOINT outbox_handler_%d", depth + 1);
-    snprintf(undo, sizeof undo, "ROLLBACK TO SAVEPOINT outbox_handler_%d", depth);
-    snprintf(release, sizeof release, "RELEASE SAVEPOINT outbox_handler_%d", depth);
     if (what == SAVEPOINT_SET) {
-        if (d->exec(base, set, err) != 0)
+        if (savepoint(base, "SAVEPOINT", st->savepoints + 1, err) != 0)
             return -1;
         st->savepoints++;
         return 0;
@@ -323,16 +325,15 @@ int db_savepoint(struct store *base, enum savepoint what, struct error *err)
 
     st->own_commit = false;
     if (what == SAVEPOINT_UNDO)
-        r = d->exec(base, undo, &why);
+        r = savepoint(base, "ROLLBACK TO SAVEPOINT", st->savepoints, &why);
     if (r == 0)
-        r = d->exec(base, release, &why);
-    if (r == 0)
-        st->savepoints--;
-    else if (why.native == d->no_savepoint)
-        err_set(err, ERR_MISUSE, ended);
-    else
-        err_copy(err, &why);
-    return r;
+        r = savepoint(base, "RELEASE SAVEPOINT", st->savepoints, &why);
+    if (r != 0 && why.native == base->ops->driver->no_savepoint)
+        return err_set(err, ERR_MISUSE, ended);
+    if (r != 0)
+        return err_copy(err, &why);
+    st->savepoints--;
+    return 0;
 }
 
 int db_end(struct store *st, int r, struct error *err)

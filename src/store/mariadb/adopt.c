@@ -336,7 +336,7 @@ static int undo_adoption(const struct source *s, bool there, struct error *err)
 const struct adopt_driver mdb_adopt_driver = {
     .trigger_max = 64,
     .drop = BRIEFLY "DROP TRIGGER IF EXISTS {trigger}",
-    .start = mdb_start,
+    .query = mdb_start,
     .name = mdb_add_name,
     .literal = add_literal,
     .value = add_value,

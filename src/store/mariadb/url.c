@@ -86,17 +86,6 @@ static int read_query(struct mdb_url *u, const char *p, struct error *err)
     return 0;
 }
 
-static int read_port(struct str text, unsigned *ret, struct error *err)
-{
-    char digits[8] = {0};
-    int64_t port;
-    memcpy(digits, text.p, text.n < sizeof digits ? text.n : 0);
-    if (text_int(digits, 1, 65535, &port, NULL) != 0)
-        return not_understood(err);
-    *ret = (unsigned)port;
-    return 0;
-}
-
 /* Reads USER or USER:PASSWORD. */
 static int read_user(struct mdb_url *u, const char *p, size_t n, struct error *err)
 {
@@ -118,8 +107,13 @@ static int read_host(struct mdb_url *u, const char *p, size_t n, struct error *e
     const char *colon = memrchr(from, ':', n - (size_t)(from - p));
     if (colon) {
         host = (size_t)(colon - p);
-        if (read_port((struct str){colon + 1, n - host - 1}, &u->port, err) != 0)
-            return -1;
+        char digits[8] = {0};
+        int64_t port;
+        size_t n_port = n - host - 1;
+        memcpy(digits, colon + 1, n_port < sizeof digits ? n_port : 0);
+        if (text_int(digits, 1, 65535, &port, NULL) != 0)
+            return not_understood(err);
+        u->port = (unsigned)port;
     }
     if (close) {
         p++;
