@@ -1,6 +1,5 @@
--- Conditions that several functions use, each written once. The build substitutes them for
--- `@include NAME(...)@` (scripts/embed). They are text, not functions, because a function is not
--- planned together with the query that calls it.
+-- SQL that several functions share. The build substitutes it for `@include NAME(...)@`
+-- (scripts/embed). A function would not be planned together with the query that calls it.
 
 -- Only the owner may write to the tables. Any other caller goes through a SECURITY DEFINER wrapper
 -- (internal/wrappers.sql), which calls the function again.
@@ -45,7 +44,7 @@ EXISTS (SELECT 1 FROM @schema@.meta m
 EXISTS (SELECT 1 FROM pg_catalog.pg_subscription_rel r
         WHERE r.srrelid = '@schema@.event'::regclass)
 
--- Neither the session nor the outbox needs the checks of _turn_full
+-- Neither the session nor the outbox needs the checks of _turn_full.
 @define nothing_special(knows)@
 current_setting('transaction_isolation') = 'read committed'
 AND coalesce(current_setting('outbox.tenant', true), '') = ''
@@ -104,11 +103,9 @@ CASE WHEN {c}.start_seen::text = '1:1:' THEN {c}.start_floor END
 -- An event that the lane has not seen has a seq up to `passed`, where no event can be new.
 @define unseen_and_passed(seen, passed)@
 (((SELECT e.seq FROM @schema@.event e
-   WHERE e.xid >= pg_snapshot_xmax({seen})
-   ORDER BY e.xid, e.seq LIMIT 1) <= {passed}) IS TRUE
+   WHERE e.xid >= pg_snapshot_xmax({seen}) ORDER BY e.xid, e.seq LIMIT 1) <= {passed}) IS TRUE
  OR (SELECT e.xid >= pg_snapshot_xmax({seen}) FROM @schema@.event e
-     WHERE e.seq <= {passed} AND e.seq > {passed} - 100
-     ORDER BY e.seq DESC LIMIT 1) IS TRUE)
+     WHERE e.seq <= {passed} AND e.seq > {passed} - 100 ORDER BY e.seq DESC LIMIT 1) IS TRUE)
 
 -- An event that the new window shows is past its end: the sequence is behind.
 @define shown_past_end(shown, window_end)@
@@ -119,9 +116,7 @@ CASE WHEN {c}.start_seen::text = '1:1:' THEN {c}.start_floor END
 -- An event past the numbers that the lane knows appears to have been seen: it was brought in.
 @define seen_past_known(seen, known)@
 EXISTS (SELECT 1
-        FROM (SELECT x.xid FROM @schema@.event x
-              WHERE x.seq > {known}
-              ORDER BY x.seq LIMIT 100) e
+        FROM (SELECT x.xid FROM @schema@.event x WHERE x.seq > {known} ORDER BY x.seq LIMIT 100) e
         WHERE pg_visible_in_snapshot(e.xid, {seen}))
 
 -- trim deletes an event: it is old, or its created_at is ahead of the clock, and nobody needs it.

@@ -158,7 +158,6 @@ DECLARE
     tab regclass := @schema@._adopt_source(source);
 BEGIN
     IF NOT @schema@._adopt_unmark(tab) THEN RETURN false; END IF;
-    -- The trigger no longer has to record which row became which event.
     PERFORM @schema@._adopt_renew(tab);
     RETURN true;
 END $outbox$;

@@ -85,13 +85,10 @@ BEGIN
                 ELSE e.id::text END,
            e.suspect
     FROM @schema@.consumer c, LATERAL @schema@._claimed(_claim_some.consumer, t.epoch) e
-    WHERE c.name = _claim_some.consumer
-    ORDER BY e.seq;
+    WHERE c.name = _claim_some.consumer ORDER BY e.seq;
 
     -- Its parked events were deleted by hand. The caller never learns the epoch.
-    IF NOT FOUND THEN
-        PERFORM @schema@.settle(_claim_some.consumer, worker, t.epoch);
-    END IF;
+    IF NOT FOUND THEN PERFORM @schema@.settle(_claim_some.consumer, worker, t.epoch); END IF;
 END $outbox$;
 
 -- claim_batch is claim for several consumers: for `target`, or (NULL) for every consumer with work

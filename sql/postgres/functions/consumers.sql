@@ -37,7 +37,7 @@ BEGIN
                                  by_whom, how);
     END IF;
 
-    -- An earlier version may have written the same patterns in another form.
+    -- The same patterns may have been written in another form.
     PERFORM @schema@._check_tenant(c);
     IF c.events <> events AND @schema@._normal_events(c.events) = events THEN
         UPDATE @schema@.consumer x SET events = register.events WHERE x.name = c.name;
@@ -260,8 +260,7 @@ DECLARE
     last bigint := (SELECT max(f.n) FROM @schema@.former_filter f WHERE f.consumer = c.name);
 BEGIN
     -- Snapshots have no comparison operators, so they are compared as text.
-    IF NOT EXISTS (SELECT 1
-                   FROM @schema@._lanes(c.name, c.lanes) l
+    IF NOT EXISTS (SELECT 1 FROM @schema@._lanes(c.name, c.lanes) l
                    WHERE l.lane >= 0
                      AND NOT EXISTS (
                          SELECT 1 FROM @schema@.former_filter f
@@ -351,8 +350,7 @@ BEGIN
     -- Is any event claimed, parked, or unread, in the open window of a lane or after it?
     IF EXISTS (SELECT 1 FROM @schema@.claim x WHERE x.consumer = c.name)
        OR EXISTS (SELECT 1 FROM @schema@.parked x WHERE x.consumer = c.name)
-       OR EXISTS (SELECT 1
-                  FROM @schema@._lanes(c.name, c.lanes) x
+       OR EXISTS (SELECT 1 FROM @schema@._lanes(c.name, c.lanes) x
                   CROSS JOIN LATERAL (
                       SELECT x.seen, x.floor, x.target, greatest(x.pos, start) AS pos, x.window_end
                       WHERE x.target IS NOT NULL

@@ -35,8 +35,7 @@ SET enable_mergejoin = off SET jit = off AS $outbox$
                               AND k.locked_until > @schema@._clock())) u
     ORDER BY u.seq, u.consumer LIMIT $1
 $outbox$;
-COMMENT ON FUNCTION @schema@.find_unprocessed(int, text, bigint, bigint)
-    IS 'what a worker would get: pending, due again, or with an expired claim';
+COMMENT ON FUNCTION @schema@.find_unprocessed(int, text, bigint, bigint) IS 'what a worker gets';
 
 -- The events in live claims.
 CREATE OR REPLACE FUNCTION @schema@.find_processing(
@@ -46,8 +45,7 @@ RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type tex
                locked_until timestamptz, created_at timestamptz) LANGUAGE sql STABLE AS $outbox$
     SELECT k.consumer, e.seq, e.id::uuid, e.type, e.aggregate_type, e.aggregate_id, e.payload,
            e.attempts, k.owner, k.epoch, k.locked_until, e.created_at
-    FROM @schema@.claim k
-    CROSS JOIN LATERAL @schema@._claimed(k.consumer, k.epoch) e
+    FROM @schema@.claim k CROSS JOIN LATERAL @schema@._claimed(k.consumer, k.epoch) e
     WHERE k.locked_until > @schema@._clock() AND e.seq > $3 AND ($2 IS NULL OR k.consumer = $2)
       -- A claim is a range of events. A predicate excludes some of them.
       AND CASE WHEN EXISTS (SELECT 1 FROM @schema@.consumer c
@@ -73,8 +71,7 @@ RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type tex
                created_at timestamptz) LANGUAGE sql STABLE AS $outbox$
     SELECT p.consumer, p.seq, e.id::uuid, e.type, e.aggregate_type, e.aggregate_id, e.payload,
            p.attempts, p.due_at, p.error, e.created_at
-    FROM @schema@.parked p
-    CROSS JOIN LATERAL @include parked_event(p.consumer, p)@ e
+    FROM @schema@.parked p CROSS JOIN LATERAL @include parked_event(p.consumer, p)@ e
     WHERE (p.attempts > 0 OR p.failing_since IS NOT NULL)
       AND p.seq > $3 AND ($2 IS NULL OR p.consumer = $2)
       AND NOT EXISTS (SELECT 1 FROM @schema@.claim k
@@ -287,8 +284,7 @@ SET enable_mergejoin = off SET jit = off AS $outbox$
                least(greatest(look, 0), 1000000000000000) / greatest(count(*), 1) AS share
         FROM s
         CROSS JOIN LATERAL (SELECT i.seq FROM @schema@.event i
-                            WHERE i.seq > s.low AND i.seq <= s.high
-                            ORDER BY i.seq LIMIT 1) f),
+                            WHERE i.seq > s.low AND i.seq <= s.high ORDER BY i.seq LIMIT 1) f),
     -- until: the bound by numbers, or a lower one where a consumer has many candidates
     b AS MATERIALIZED (
         SELECT least(r.first - 1 + r.share + max_events, min(t.seq)) AS until
@@ -310,7 +306,6 @@ $outbox$;
 CREATE OR REPLACE FUNCTION @schema@._scopes(wanted text, target text, after_seq bigint)
 RETURNS TABLE (name text, tenant text, type_like text[], judged boolean, low bigint, high bigint)
 LANGUAGE sql STABLE ROWS 10 SET jit = off AS $outbox$
-    -- The events that some lane is not past.
     SELECT c.name, c.tenant, c.type_like, false,
            greatest(@schema@._low(c.name, c.lanes), after_seq), 9223372036854775807
     FROM @schema@.consumer c WHERE wanted = 'unprocessed' AND (target IS NULL OR c.name = target)

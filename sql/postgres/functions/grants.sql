@@ -4,16 +4,13 @@
 CREATE OR REPLACE FUNCTION @schema@.parts(role text) RETURNS SETOF text
 LANGUAGE sql STABLE AS $outbox$
     SELECT p.part FROM pg_catalog.pg_roles g, (VALUES
-        ('producer', (SELECT a.attacl FROM pg_catalog.pg_attribute a
-                      WHERE a.attrelid = '@schema@.event'::regclass AND a.attname = 'type'),
-                     'INSERT'),
-        ('consumer', (SELECT f.proacl FROM pg_catalog.pg_proc f
-                      WHERE f.oid = '@schema@._worker_report(text, text)'::regprocedure),
-                     'EXECUTE'),
-        ('operator', (SELECT f.proacl FROM pg_catalog.pg_proc f
-                      WHERE f.oid = '@schema@._operator_pause(text, boolean)'::regprocedure),
-                     'EXECUTE')
-    ) AS p (part, acl, privilege)
+        ('producer', 'INSERT', (SELECT a.attacl FROM pg_catalog.pg_attribute a
+             WHERE a.attrelid = '@schema@.event'::regclass AND a.attname = 'type')),
+        ('consumer', 'EXECUTE', (SELECT f.proacl FROM pg_catalog.pg_proc f
+             WHERE f.oid = '@schema@._worker_report(text, text)'::regprocedure)),
+        ('operator', 'EXECUTE', (SELECT f.proacl FROM pg_catalog.pg_proc f
+             WHERE f.oid = '@schema@._operator_pause(text, boolean)'::regprocedure))
+    ) AS p (part, privilege, acl)
     WHERE g.rolname = parts.role
       AND EXISTS (SELECT 1 FROM pg_catalog.aclexplode(p.acl) x
                   WHERE x.grantee = g.oid AND x.privilege_type = p.privilege)
@@ -138,8 +135,7 @@ BEGIN
     -- The role has lost its last part, so it is no longer limited to a tenant.
     DELETE FROM @schema@.held h WHERE h.role = disallow.role;
     -- The application may have tables here, too: the role keeps USAGE while it has rights on any.
-    IF NOT EXISTS (SELECT 1
-                   FROM pg_catalog.pg_class c, pg_catalog.aclexplode(c.relacl) x,
+    IF NOT EXISTS (SELECT 1 FROM pg_catalog.pg_class c, pg_catalog.aclexplode(c.relacl) x,
                         pg_catalog.pg_roles g
                    WHERE c.relnamespace = '@schema@'::regnamespace
                      AND g.rolname = role AND x.grantee = g.oid) THEN

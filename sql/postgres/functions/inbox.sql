@@ -19,7 +19,6 @@ BEGIN
        OR octet_length(coalesce(the_key, '')) NOT BETWEEN 1 AND 1024 THEN
         RAISE EXCEPTION 'handler and key: 1 to 1024 bytes each' USING ERRCODE = 'check_violation';
     END IF;
-    -- The inbox records a hash of the payload; known is the hash of the first one.
     known := @schema@._handle(handler, the_key, content);
     IF known IS NULL THEN RETURN true; END IF;
     IF known <> content THEN

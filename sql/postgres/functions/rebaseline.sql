@@ -3,14 +3,12 @@
 -- repeated.
 --
 -- Moved: up to a lane's window_end its snapshots, from the old cluster, still show which events it
--- has handed out; all events past it are new. An event that a consumer still needs gets a
--- transaction number that has ended here and that no lane has seen, others one that all have seen.
+-- has handed out; all past it are new. An event that a consumer still needs gets a transaction
+-- number that has ended here and that no lane has seen, others one that all have seen.
 --
--- Strange events in the same cluster: their transaction number was not assigned yet, or they are
--- past everything that a lane was shown and still appear to have been seen. They were written with
--- a number from another cluster, and get the number of this transaction.
---
--- Numbers that started over continue past every known one (see _renumber_events).
+-- Strange events in the same cluster were written with a number of another one: it was not assigned
+-- yet, or they are past everything that a lane was shown and appear to have been seen. They get the
+-- number of this transaction. Numbers that started over continue past every known one.
 CREATE OR REPLACE FUNCTION @schema@.rebaseline() RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET jit = off SET enable_seqscan = on AS $outbox$
 DECLARE
@@ -62,7 +60,6 @@ BEGIN
         RETURN false;
     END IF;
 
-    -- The sequences.
     IF t.numbers IS NOT NULL OR t.sequence IS NOT NULL THEN
         PERFORM @schema@._lock_events(concat_ws('; ', t.moved, t.numbers, t.sequence),
                                      CASE WHEN t.numbers IS NULL THEN '200ms' ELSE '5s' END);
@@ -91,7 +88,6 @@ BEGIN
                           WHERE d.consumer = p.consumer AND d.seq = p.seq);
     END IF;
 
-    -- A record for operators.
     IF t.moved IS NOT NULL THEN
         INSERT INTO @schema@.meta AS m (name, value)
         VALUES ('rebaselined_from', coalesce((SELECT value FROM @schema@.meta
@@ -113,8 +109,7 @@ BEGIN
         '@schema@', greatest(renumbered, brought), found;
     RETURN true;
 END $outbox$;
-COMMENT ON FUNCTION @schema@.rebaseline() IS
-    'repairs the outbox after it was moved, or its numbers started over';
+COMMENT ON FUNCTION @schema@.rebaseline() IS 'repairs the outbox after it was moved';
 
 -- Whether the caller, as the owner, may repair the outbox. Others get an error if that is needed.
 CREATE OR REPLACE FUNCTION @schema@._may_rebaseline() RETURNS boolean
@@ -144,7 +139,6 @@ BEGIN
     PERFORM set_config('lock_timeout', patience, true);
     LOCK TABLE @schema@.event IN SHARE ROW EXCLUSIVE MODE;
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
-    -- Sessions with a conflicting lock.
     SELECT string_agg(DISTINCT coalesce('prepared transaction ' || quote_literal(p.gid),
                                         'process ' || k.pid), ', ')
     INTO who
@@ -183,8 +177,7 @@ $outbox$;
 -- its transaction began after that, or took the number while the window was being opened.
 CREATE OR REPLACE FUNCTION @schema@._may_be_again(xid xid8, seq bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
-    SELECT EXISTS (SELECT 1
-                   FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
+    SELECT EXISTS (SELECT 1 FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
                    WHERE l.lane >= 0 AND _may_be_again.seq <= l.window_end
                      AND _may_be_again.xid >= pg_snapshot_xmax(coalesce(l.target, l.seen)))
 $outbox$;
@@ -263,7 +256,6 @@ DECLARE
     also bigint[]; -- the events past it that were
     low bigint := (SELECT min(l.floor) FROM @schema@._lanes(c.name, c.lanes) l WHERE l.lane >= 0);
 BEGIN
-    -- The start of the consumer.
     SELECT min(e.seq) INTO first FROM @schema@.event e
     WHERE NOT @schema@._before_start(c.start_seen, c.start_floor, c.start_also, e.xid, e.seq);
     first := coalesce(first, greatest((SELECT max(e.seq) FROM @schema@.event e), c.start_floor) + 1,

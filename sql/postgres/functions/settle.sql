@@ -38,7 +38,6 @@ BEGIN
             USING ERRCODE = 'OB004';
     END IF;
 
-    -- A turn that settles and claims nothing.
     q.epoch := epoch;
     q.outcomes := outcomes;
     q.release_from := release_from;

@@ -98,7 +98,6 @@ BEGIN
     END IF;
     pin := @schema@._trim_pin(kept, f.consumer, f.pin, f.floor, f.paused);
 
-    -- Records about single events are deleted with them.
     IF events > 0 THEN
         DELETE FROM @schema@.ended x
         WHERE x.seq <= last
@@ -114,7 +113,6 @@ BEGIN
           AND (x.head <= last OR EXISTS (SELECT 1 FROM @schema@.event e));
     END IF;
 
-    -- Other old rows.
     left_over := 0;
     IF after = 0 AND EXISTS (SELECT 1 FROM @schema@.idempotency o WHERE o.at < cutoff) THEN
         DELETE FROM @schema@.idempotency x

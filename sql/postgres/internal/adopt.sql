@@ -16,13 +16,11 @@ BEGIN
         NULL; -- not valid SQL, but it may still be the name of a table
     END;
 
-    -- With a schema it is clear which table is meant.
     IF cardinality(parts) > 1 THEN found := to_regclass(source); END IF;
     IF found IS NULL THEN
         -- Outbox means the table outbox, as in SQL, if it exists; otherwise the table "Outbox".
         SELECT array_agg(c.oid::regclass ORDER BY n.nspname) INTO all_found
-        FROM pg_catalog.pg_class c
-        JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
         WHERE c.relname = CASE WHEN cardinality(parts) = 1
                                     AND EXISTS (SELECT 1 FROM pg_catalog.pg_class x
                                                 WHERE x.relname = parts[1])
@@ -136,8 +134,7 @@ RETURNS TABLE (tab regclass, trigger_name name, func regprocedure, func_name nam
     SELECT t.tgrelid::regclass, t.tgname, p.oid::regprocedure, p.proname, p.prosrc,
            CASE WHEN p.prosrc LIKE '-- {%' THEN substr(split_part(p.prosrc, E'\n', 1), 4) END,
            t.tgparentid <> 0
-    FROM pg_catalog.pg_trigger t
-    JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
+    FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
     WHERE p.pronamespace = '@schema@'::regnamespace AND p.proname LIKE E'adopted\\_%'
 $outbox$;
 
@@ -319,8 +316,7 @@ BEGIN
                       WHERE x.oid = rows AND x.relkind = 'm'
                         AND x.relowner = current_user::regrole) THEN
         RAISE EXCEPTION 'the rows of table % cannot be read: code of its owner changed the view '
-                        'that reads them', tab
-            USING ERRCODE = 'insufficient_privilege';
+                        'that reads them', tab USING ERRCODE = 'insufficient_privilege';
     END IF;
     RETURN rows;
 END $outbox$;

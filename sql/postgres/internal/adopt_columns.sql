@@ -108,8 +108,7 @@ DECLARE
 BEGIN
     -- castmethod f: the cast is a separate function.
     SELECT x.typname INTO name
-    FROM pg_catalog.pg_cast k
-    JOIN pg_catalog.pg_type x ON x.oid = k.castsource
+    FROM pg_catalog.pg_cast k JOIN pg_catalog.pg_type x ON x.oid = k.castsource
     WHERE k.castsource = base
       AND k.casttarget = 'text'::regtype
       AND k.castmethod = 'f'
@@ -173,15 +172,15 @@ DECLARE
     has text[] := ARRAY(SELECT a.attname FROM pg_catalog.pg_attribute a
                         WHERE a.attrelid = source AND a.attnum > 0 AND NOT a.attisdropped
                         ORDER BY a.attnum);
-    f record;
-    limits text; -- of a field's values, as its domain names them
+    named boolean; -- the caller named the column: it must exist even if the field is optional
+    why text;
 BEGIN
     -- A misspelt field must not be ignored.
-    SELECT string_agg(k, ', ') AS names INTO f FROM jsonb_object_keys(columns) AS k
+    SELECT string_agg(k, ', ') INTO why FROM jsonb_object_keys(columns) AS k
     WHERE k NOT IN ('id', 'type', 'aggregate_type', 'aggregate_id', 'payload', 'created_at',
                     'processed_at', 'tenant');
-    IF f.names IS NOT NULL THEN
-        RAISE EXCEPTION 'no field of an event is called %', f.names
+    IF why IS NOT NULL THEN
+        RAISE EXCEPTION 'no field of an event is called %', why
             USING ERRCODE = 'OB004',
                   HINT = 'the fields are id, type, aggregate_type, aggregate_id, payload, '
                          'created_at, processed_at and tenant';
@@ -215,36 +214,32 @@ BEGIN
         needed := needed || '{aggregate_type, aggregate_id}';
     END IF;
 
-    -- aggregate_id follows aggregate_type, because _adopt_values relies on that order. named: the
-    -- caller named the column, so it must exist even if the field is optional.
-    FOR f IN SELECT k AS field, nullif(columns ->> k, '') AS col,
-                    columns ->> k IS DISTINCT FROM usual -> shape ->> k AS named
-             FROM unnest('{id, type, aggregate_type, aggregate_id, payload, created_at, '
-                         'processed_at, tenant}'::text[]) k
+    -- aggregate_id follows aggregate_type, because _adopt_values relies on that order.
+    FOR field, col, named IN
+        SELECT k, nullif(columns ->> k, ''), columns ->> k IS DISTINCT FROM usual -> shape ->> k
+        FROM unnest('{id, type, aggregate_type, aggregate_id, payload, created_at, processed_at, '
+                    'tenant}'::text[]) k
     LOOP
-        IF f.col IS NULL AND f.field = ANY (needed) THEN
+        IF col IS NULL AND field = ANY (needed) THEN
             RAISE EXCEPTION 'no column of table % is known to be the %; its columns are %',
-                source, f.field, array_to_string(has, ', ')
-                USING ERRCODE = 'OB003', HINT = format('name it: %s=COLUMN', f.field);
+                source, field, array_to_string(has, ', ')
+                USING ERRCODE = 'OB003', HINT = format('name it: %s=COLUMN', field);
         END IF;
 
         -- A constant, unless the table has a column whose name includes the quotes.
-        IF f.col <> ALL (has) AND f.col ~ '^''.*''$' THEN
-            literal := substr(f.col, 2, length(f.col) - 2);
-            IF f.field NOT IN ('type', 'aggregate_type', 'tenant') THEN
+        IF col <> ALL (has) AND col ~ '^''.*''$' THEN
+            literal := substr(col, 2, length(col) - 2);
+            IF field NOT IN ('type', 'aggregate_type', 'tenant') THEN
                 RAISE EXCEPTION '%: only type, aggregate_type and tenant may be text in single '
-                                'quotes', f.col
-                    USING ERRCODE = 'OB004';
+                                'quotes', col USING ERRCODE = 'OB004';
             END IF;
             -- A value that is invalid in an event would fail every INSERT of the application.
             BEGIN
-                EXECUTE format('SELECT %L::%s.event_%s', literal, '@schema@', f.field);
+                EXECUTE format('SELECT %L::%s.event_%s', literal, '@schema@', field);
             EXCEPTION WHEN check_violation THEN
-                GET STACKED DIAGNOSTICS limits = CONSTRAINT_NAME;
-                RAISE EXCEPTION '% is not a valid %', f.col, limits USING ERRCODE = 'OB004';
+                GET STACKED DIAGNOSTICS why = CONSTRAINT_NAME;
+                RAISE EXCEPTION '% is not a valid %', col, why USING ERRCODE = 'OB004';
             END;
-            field := f.field;
-            col := f.col;
             typ := 'text'::regtype;
             category := 'S';
             RETURN NEXT;
@@ -252,30 +247,25 @@ BEGIN
         END IF;
 
         literal := NULL;
-        IF f.col <> ALL (has) AND (f.field = ANY (needed) OR f.named) THEN
+        IF col <> ALL (has) AND (field = ANY (needed) OR named) THEN
             RAISE EXCEPTION 'table % has no column %, which would be the %; its columns are %',
-                source, quote_ident(f.col), f.field, array_to_string(has, ', ')
-                USING ERRCODE = 'OB003', HINT = format('name another: %s=COLUMN', f.field);
+                source, quote_ident(col), field, array_to_string(has, ', ')
+                USING ERRCODE = 'OB003', HINT = format('name another: %s=COLUMN', field);
         END IF;
         SELECT t.oid::regtype, t.typcategory INTO typ, category
-        FROM pg_catalog.pg_attribute a
-        JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
-        WHERE a.attrelid = source AND a.attname = f.col AND a.attnum > 0;
+        FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+        WHERE a.attrelid = source AND a.attname = col AND a.attnum > 0;
         CONTINUE WHEN NOT FOUND; -- an optional column that the table does not have
-        IF (f.field = 'payload' AND category <> 'S'
+        IF (field = 'payload' AND category <> 'S'
             AND typ <> ALL ('{json, jsonb, bytea}'::regtype[]))
-           OR (f.field = 'created_at'
+           OR (field = 'created_at'
                AND typ <> ALL ('{timestamptz, timestamp, date}'::regtype[])) THEN
             RAISE EXCEPTION 'column % of table % is %, which cannot be the %',
-                quote_ident(f.col), source, typ, f.field
+                quote_ident(col), source, typ, field
                 USING ERRCODE = 'OB004',
-                      HINT = CASE f.field
-                                 WHEN 'payload' THEN 'a payload is json, jsonb, text or bytea'
-                                 ELSE 'leave it out: created_at='
-                             END;
+                      HINT = CASE field WHEN 'created_at' THEN 'leave it out: created_at='
+                                        ELSE 'a payload is json, jsonb, text or bytea' END;
         END IF;
-        field := f.field;
-        col := f.col;
         RETURN NEXT;
     END LOOP;
 END $outbox$;

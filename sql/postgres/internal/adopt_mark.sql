@@ -217,7 +217,6 @@ BEGIN
             USING ERRCODE = 'insufficient_privilege';
     END IF;
 
-    -- The conditions for the statements below, built from the present columns.
     open := format('s.%I IS %s', m.col, CASE @schema@._adopt_stamp(m.tab, m.col)
                                             WHEN 'true' THEN 'NOT TRUE' ELSE 'NULL' END);
     SELECT string_agg(format('s.%I = r.key[%s]::%s', k.name, k.n,

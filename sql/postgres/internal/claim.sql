@@ -54,7 +54,6 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET plan_cache_mode = force_generic_plan AS $outbox$
 #variable_conflict use_column
 BEGIN
-    -- The claim of a lane.
     RETURN QUERY
     SELECT e.seq, e.id::uuid, e.type::text, e.aggregate_type::text, e.aggregate_id::text, e.version,
            e.payload::json, e.headers::json, e.tenant::text, e.created_at::timestamptz,
@@ -68,7 +67,6 @@ BEGIN
               @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id));
     IF FOUND THEN RETURN; END IF;
 
-    -- The claim of parked events.
     RETURN QUERY
     SELECT p.seq, e.id::uuid, e.type::text, e.aggregate_type::text, e.aggregate_id::text, e.version,
            e.payload::json, e.headers::json, e.tenant::text, e.created_at::timestamptz,

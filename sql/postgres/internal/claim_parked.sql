@@ -10,7 +10,6 @@ CREATE OR REPLACE FUNCTION @schema@._claim_parked(
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     h record;
-    e bigint;
     seqs bigint[] := '{}';
     keys bigint[] := '{}';
     rows tid[] := '{}'; -- their ctids, which do not change under the lock
@@ -21,12 +20,10 @@ DECLARE
 BEGIN
     n := 0;
     suspect := false;
-    suspect_due := false;
-    IF suspect_policy = 0 THEN
-        suspect_due := EXISTS (SELECT 1 FROM @schema@.parked p
+    suspect_due := suspect_policy = 0
+                   AND EXISTS (SELECT 1 FROM @schema@.parked p
                                WHERE p.consumer = c.name AND p.claim IS NULL
                                  AND p.due_at >= since AND p.due_at <= now AND p.crashes > 0);
-    END IF;
     FOR turn IN 1 .. 2 LOOP
         -- The due events in order of their time, each with those behind it. The nested loop (no
         -- other plan is possible) reads no more rows than are claimed.
@@ -35,8 +32,7 @@ BEGIN
         INTO seqs, rows, due, odd
         FROM (SELECT f.seq, f.at, f.odd, p.due_at
               FROM (SELECT x.seq, x.key, x.crashes > 0 AND apart AS alone, x.ctid AS at,
-                           x.due_at
-                    FROM @schema@.parked x
+                           x.due_at FROM @schema@.parked x
                     WHERE x.consumer = c.name AND x.claim IS NULL
                       AND x.due_at >= since AND x.due_at <= now
                       AND (suspect_policy > 0 OR x.crashes = 0)
@@ -65,8 +61,7 @@ BEGIN
                             WHERE x.consumer = c.name AND x.key BETWEEN p.key AND p.key
                             ORDER BY x.key, x.seq LIMIT 2) END AS near
                  FROM (SELECT x.seq, x.key, x.crashes > 0 AND apart AS alone, x.ctid AS at,
-                              x.due_at
-                       FROM @schema@.parked x
+                              x.due_at FROM @schema@.parked x
                        WHERE x.consumer = c.name AND x.claim IS NULL
                          AND x.due_at >= since AND x.due_at <= now
                          AND (suspect_policy > 0 OR x.crashes = 0)
@@ -87,7 +82,6 @@ BEGIN
         END LOOP;
         EXIT WHEN due IS NOT NULL;
 
-        -- When is the next event due?
         SELECT p.due_at INTO due FROM @schema@.parked p
         WHERE p.consumer = c.name AND p.claim IS NULL AND p.due_at >= since
           AND (suspect_policy > 0 OR p.crashes = 0)
@@ -127,15 +121,13 @@ BEGIN
                    WHERE NOT r.stop) t
               LIMIT max_events) a;
     END IF;
-    e := @schema@._next_epoch();
-    UPDATE @schema@.parked p SET claim = e WHERE p.ctid = ANY (rows);
+    epoch := @schema@._next_epoch();
+    UPDATE @schema@.parked p SET claim = _claim_parked.epoch WHERE p.ctid = ANY (rows);
     GET DIAGNOSTICS n = ROW_COUNT;
     INSERT INTO @schema@.claim (consumer, epoch, lane, floor, from_seq, to_seq, owner,
         locked_until, lease, seqs, blamed)
-    VALUES (c.name, e, -1, 0, 0, 0, _claim_parked.owner, now + _claim_parked.lease,
-        _claim_parked.lease, seqs,
-        suspect AND suspect_policy = 2);
-    epoch := e;
+    VALUES (c.name, epoch, -1, 0, 0, 0, owner, now + lease, lease, seqs,
+            suspect AND suspect_policy = 2);
 END $outbox$;
 
 -- Retries of parked events in simple cases, for _turn_next, under the consumer's lock.

@@ -80,8 +80,7 @@ BEGIN
     SELECT array_agg(x.place ORDER BY n), max((x.place).claims_from) INTO ls, claims_from
     FROM generate_series(-1, c.lanes - 1) AS n,
          LATERAL (SELECT y AS place FROM @schema@.lane y
-                  WHERE y.consumer = c.name AND y.lane = n
-                  ORDER BY y.version DESC LIMIT 1) x;
+                  WHERE y.consumer = c.name AND y.lane = n ORDER BY y.version DESC LIMIT 1) x;
     IF array_length(ls, 1) IS DISTINCT FROM c.lanes + 1 THEN
         PERFORM @schema@._lost_place(c);
     END IF;
@@ -135,9 +134,7 @@ BEGIN
     END IF;
 
     claiming := q.max_events > 0 AND NOT r.changed AND NOT r.paused;
-    IF claiming OR retried THEN
-        first_due := @include first_due(c.name, ls[1].due_from)@;
-    END IF;
+    IF claiming OR retried THEN first_due := @include first_due(c.name, ls[1].due_from)@; END IF;
     IF retried THEN
         -- The next scan need not step over the settled events. The margin is for turns that read
         -- the clock earlier but get the lock later.
@@ -148,9 +145,8 @@ BEGIN
     END IF;
 
     IF claiming THEN
-        SELECT * INTO claimed
-        FROM @schema@._turn_claim(c, q, head, now, first_due, claims_from, last_epoch, r, ls,
-                                  dirty);
+        claimed := @schema@._turn_claim(c, q, head, now, first_due, claims_from, last_epoch, r, ls,
+                                        dirty);
         r := claimed.r;
         ls := claimed.ls;
         dirty := claimed.dirty;
@@ -448,7 +444,6 @@ BEGIN
            AND NOT (pull_in AND EXISTS (SELECT 1 FROM @schema@.parked p
                                         WHERE p.consumer = c.name AND p.claim IS NULL
                                           AND p.due_at >= '-infinity'))
-           -- _check_fed raises an error if a subscription writes here.
            AND NOT @include is_fed()@,
            (SELECT min(p.due_at) FROM @schema@.parked p
             WHERE p.consumer = c.name AND p.claim IS NULL

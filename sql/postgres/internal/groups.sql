@@ -80,9 +80,8 @@ DECLARE
     size int;
     largest int := 1;
     from_lane int;
-    part bigint := 0;      -- the lanes that are split off
+    part bigint;           -- the lanes that are split off
     lead int;
-    nth int := 0;
 BEGIN
     promised := false;
     FOR i IN 2 .. array_length(ls, 1) LOOP
@@ -103,32 +102,26 @@ BEGIN
 
     -- Every second lane, except the leader.
     l := ls[from_lane + 2];
-    FOR n IN 0 .. c.lanes - 1 LOOP
-        CONTINUE WHEN n = from_lane OR NOT @schema@._is_member(l.members, l.lane, n);
-        nth := nth + 1;
-        IF nth % 2 = 1 THEN
-            part := part | (1::bigint << n);
-            lead := coalesce(lead, n);
-        END IF;
-    END LOOP;
+    SELECT bit_or(1::bigint << x.n), min(x.n) INTO part, lead
+    FROM (SELECT n, row_number() OVER (ORDER BY n) AS nth
+          FROM generate_series(0, c.lanes - 1) n
+          WHERE n <> from_lane AND @schema@._is_member(l.members, l.lane, n)) x
+    WHERE x.nth % 2 = 1;
+    o := ls[lead + 2];
+    o.members := part;
+    o.seen := l.seen;
+    o.floor := l.floor;
+    o.target := l.target;
+    o.next_floor := l.next_floor;
+    o.window_end := l.window_end;
+    o.pos := l.pos;
+    o.home := l.home;
+    o.kept_for := owner;
+    o.kept_until := now + interval '5 seconds';
+    ls[lead + 2] := o;
     FOR n IN 0 .. c.lanes - 1 LOOP
         CONTINUE WHEN (part >> n) & 1 = 0;
-        o := ls[n + 2];
-        o.leader := lead;
-        IF n = lead THEN
-            o.leader := NULL;
-            o.members := part;
-            o.seen := l.seen;
-            o.floor := l.floor;
-            o.target := l.target;
-            o.next_floor := l.next_floor;
-            o.window_end := l.window_end;
-            o.pos := l.pos;
-            o.home := l.home;
-            o.kept_for := owner;
-            o.kept_until := now + interval '5 seconds';
-        END IF;
-        ls[n + 2] := o;
+        ls[n + 2].leader := nullif(lead, n);
         dirty[n + 2] := true;
     END LOOP;
     ls[from_lane + 2].members := l.members & ~part;

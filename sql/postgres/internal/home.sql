@@ -65,7 +65,6 @@ BEGIN
         CROSS JOIN LATERAL @schema@._reached(c, l) AS o (seq)
         WHERE l.leader IS NULL -- other lanes share their leader's place
         GROUP BY 2, 3, 4, 5, 6, 7),
-    -- Which consumer knows the highest number?
     knows AS (
         SELECT x.name, x.seq
         FROM (SELECT l.name, l.window_end AS seq FROM place l

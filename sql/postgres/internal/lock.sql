@@ -55,8 +55,7 @@ END $outbox$;
 CREATE OR REPLACE FUNCTION @schema@._holder(x xid) RETURNS TABLE (who text, since timestamptz)
 LANGUAGE sql STABLE AS $outbox$
     SELECT @schema@._session(k.pid), a.xact_start
-    FROM pg_catalog.pg_locks k
-    JOIN pg_catalog.pg_stat_activity a ON a.pid = k.pid
+    FROM pg_catalog.pg_locks k JOIN pg_catalog.pg_stat_activity a ON a.pid = k.pid
     WHERE k.locktype = 'transactionid' AND k.transactionid = x AND k.granted
     UNION ALL
     -- A prepared transaction keeps its locks, and has no session.

@@ -9,8 +9,7 @@ BEGIN
     RETURN ARRAY(
         SELECT p.at FROM unnest(seqs) AS o (seq), LATERAL (
              SELECT x.ctid AS at FROM @schema@.parked x
-             WHERE x.consumer = $1 AND x.seq BETWEEN o.seq AND o.seq
-             ORDER BY x.seq LIMIT 1) p);
+             WHERE x.consumer = $1 AND x.seq BETWEEN o.seq AND o.seq ORDER BY x.seq LIMIT 1) p);
 END $outbox$;
 
 -- The row locations of the parked events that claim k still holds.

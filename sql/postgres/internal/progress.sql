@@ -47,8 +47,7 @@ $outbox$;
 -- event, so a letter that was sent back does not need the event itself.
 CREATE OR REPLACE FUNCTION @schema@._needed(xid xid8, seq bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
-    SELECT EXISTS (SELECT 1
-                   FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
+    SELECT EXISTS (SELECT 1 FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
                    WHERE l.lane >= 0
                      AND _needed.seq > @schema@._starts_after(c.start_seen, c.start_floor)
                      AND NOT @schema@._handed_out(l.seen, l.floor, l.target, l.pos,
@@ -139,11 +138,9 @@ BEGIN
     SELECT p.seq, p.attempts, p.due_at, p.error, greatest(e.created_at, e.not_before)
     INTO first_seq, first_attempts, first_due, first_error, overdue_at
     FROM (SELECT x.* FROM @schema@.parked x
-          WHERE x.consumer = $1 AND x.due_at IS NOT NULL
-          ORDER BY x.due_at, x.seq LIMIT 1000) p,
+          WHERE x.consumer = $1 AND x.due_at IS NOT NULL ORDER BY x.due_at, x.seq LIMIT 1000) p,
          LATERAL @include parked_event($1, p)@ e
-    WHERE NOT (p.delayed AND p.due_at > @schema@._clock())
-    ORDER BY p.seq LIMIT 1;
+    WHERE NOT (p.delayed AND p.due_at > @schema@._clock()) ORDER BY p.seq LIMIT 1;
 END $outbox$;
 
 -- The first max_rows events past the point up to which everything was handed out, in order of seq.

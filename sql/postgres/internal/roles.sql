@@ -163,6 +163,5 @@ BEGIN
     END IF;
     IF said <> acting THEN PERFORM set_config('outbox.tenant', acting, true); END IF;
 
-    -- The caller may create a consumer that does not exist yet.
     RETURN acting = '' OR coalesce(whose = acting, true);
 END $outbox$;

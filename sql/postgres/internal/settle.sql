@@ -80,8 +80,7 @@ DECLARE
 BEGIN
     IF outcomes -> 0 ? 'seqs'
        AND EXISTS (SELECT 1 FROM jsonb_array_elements(outcomes) o WHERE NOT o ? 'seqs') THEN
-        RAISE EXCEPTION 'outcomes come as sets or one by one, not as both'
-            USING ERRCODE = 'OB004';
+        RAISE EXCEPTION 'outcomes come as sets or one by one, not as both' USING ERRCODE = 'OB004';
     END IF;
     IF k.lane >= 0 AND c.tenant = '' AND c.ordering <> 'global'
        AND @schema@._knows_keys((outcomes -> 0 ->> 'sample')::bigint) THEN

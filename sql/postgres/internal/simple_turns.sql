@@ -43,8 +43,7 @@ BEGIN
                     THEN e.payload::json END,
                e.headers::json, e.tenant::text, e.created_at::timestamptz,
                e.not_before::timestamptz, e.idempotency_key::text, a.*
-        FROM unnest(answers) a
-        LEFT JOIN @schema@.event e ON e.seq = ANY (a.wanted) AND a.n <= 8
+        FROM unnest(answers) a LEFT JOIN @schema@.event e ON e.seq = ANY (a.wanted) AND a.n <= 8
         ORDER BY e.seq; -- only a single turn returns events
     END IF;
 END $outbox$;
@@ -346,7 +345,6 @@ BEGIN
     window_end := last;
     n := coalesce(cardinality(wanted), 0);
 
-    -- The claim becomes the next one.
     IF wanted IS NULL THEN
         DELETE FROM @schema@.claim k
         WHERE k.consumer = q.consumer AND k.epoch = q.epoch AND k.owner = q.owner AND k.lane = 0
@@ -372,9 +370,7 @@ BEGIN
     IF q.epoch <> 0 AND NOT FOUND THEN
         RETURN '{}'; -- it is not the worker's
     END IF;
-    IF epoch <= greatest(q.epoch, claims_from - 1) THEN
-        PERFORM @schema@._refuse_epoch();
-    END IF;
+    IF epoch <= greatest(q.epoch, claims_from - 1) THEN PERFORM @schema@._refuse_epoch(); END IF;
 
     -- A window without new events is closed at once.
     IF q.epoch <> 0 OR news > 0 OR floor < head THEN

@@ -86,7 +86,6 @@ RETURNS void LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     f @schema@.former_filter;
 BEGIN
-    -- The first filter that was replaced after the claim was made.
     SELECT * INTO f FROM @schema@.former_filter x WHERE x.consumer = c.name AND x.epoch >= k.epoch
     ORDER BY x.n, x.lane LIMIT 1;
     IF NOT FOUND THEN RETURN; END IF;

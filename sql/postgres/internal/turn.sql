@@ -1,24 +1,21 @@
 -- A turn is the work of a worker in one transaction and one round trip: it takes over expired
 -- claims, settles a claim, and claims the next events, in that order, because the events of an
--- expired claim must be parked before any event behind them is handed out. The types are in
--- 0001_outbox.sql.
+-- expired claim must be parked before any event behind them. The types are in 0001_outbox.sql.
 --
 --     _turn_next     the worker has read ahead, and takes the next chunk: a few statements
 --     _turn_full     all cases
 --     _turn_single   a simple turn while single events arrive; returns them as well
 --     _turn_batch    simple turns of several consumers, in one transaction
 --
--- _turn uses the first two, and always answers; claim and settle are built on it. _turns uses the
--- other two (simple_turns.sql). A function that returns rows takes longer.
+-- _turn uses the first two; claim and settle are built on it. _turns uses the others
+-- (simple_turns.sql): a function that returns rows takes longer.
 --
--- The worker passes its settings (ordering, lanes, events, predicate). If the registered ones
--- differ, `changed` is set and nothing is claimed: events that another filter rejects would be
--- lost. It also passes the claims it holds (known): one of a lost answer stays busy until its lease
--- expires. NULL: the caller is not a relay, and does not wait for a locked consumer.
---
--- knows is the version of the outbox that the worker was written for; NULL: it claims nothing. A
--- worker of another version may settle, so that delivered events are not delivered again, but gets
--- an error when it asks for more. So the next version must understand a settlement from this one.
+-- If the settings that the worker passes differ from the registered ones, `changed` is set and
+-- nothing is claimed: events that another filter rejects would be lost. known: the claims that it
+-- holds; NULL: it is not a relay, and does not wait for a locked consumer. knows: the version of
+-- the outbox that it was written for; NULL: it claims nothing. A worker of another version may
+-- settle, so the next version must understand a settlement from this one, but gets an error if it
+-- asks for more.
 
 -- Makes the turn of one consumer.
 CREATE OR REPLACE FUNCTION @schema@._turn(q @schema@._request, knows int)

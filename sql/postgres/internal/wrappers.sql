@@ -7,12 +7,10 @@ CREATE OR REPLACE FUNCTION @schema@._worker_register(
     consumer text, events text, predicate text, ordering text, lanes int, retry text,
     start_at text, by_whom text, how text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
-DECLARE
-    operator boolean := @schema@._operates(@schema@._caller());
 BEGIN
     -- Only an operator may restore settings that were replaced.
-    IF NOT @schema@._admit(CASE WHEN how = 'purpose' OR operator THEN 'operator'
-                                ELSE 'consumer' END, consumer) THEN
+    IF NOT @schema@._admit(CASE WHEN how = 'purpose' OR @schema@._operates(@schema@._caller())
+                                THEN 'operator' ELSE 'consumer' END, consumer) THEN
         IF how <> 'start' THEN
             RAISE EXCEPTION 'consumer "%" is not registered; it may have been removed', consumer
                 USING ERRCODE = 'OB003';

@@ -62,5 +62,4 @@ FROM pg_catalog.pg_namespace n, LATERAL (
                      pg_get_expr(o.polwithcheck, o.polrelid))
     FROM pg_policy o JOIN pg_class c ON c.oid = o.polrelid WHERE c.relnamespace = n.oid
 ) d
-WHERE n.nspname = $1
-ORDER BY d.kind COLLATE "C", d.name COLLATE "C"
+WHERE n.nspname = $1 ORDER BY d.kind COLLATE "C", d.name COLLATE "C"

@@ -3,17 +3,13 @@
 -- that an object of the application depends on stays, and validate reports it.
 DO $outbox$
 DECLARE
-    former text[];
     f record;
 BEGIN
-    SELECT string_to_array(value, E'\n') INTO former FROM @schema@.meta
-    WHERE name = 'functions_list';
-    FOR f IN
-        SELECT p.oid::regprocedure AS which FROM pg_proc p
-        WHERE p.pronamespace = '@schema@'::regnamespace
-          AND age(p.xmin) > 0
-          AND p.proname || '(' || oidvectortypes(p.proargtypes) || ')' = ANY (former)
-    LOOP
+    FOR f IN SELECT p.oid::regprocedure AS which FROM pg_proc p
+             WHERE p.pronamespace = '@schema@'::regnamespace AND age(p.xmin) > 0
+               AND p.proname || '(' || oidvectortypes(p.proargtypes) || ')' IN (
+                   SELECT string_to_table(m.value, E'\n') FROM @schema@.meta m
+                   WHERE m.name = 'functions_list') LOOP
         BEGIN
             EXECUTE format('DROP ROUTINE %s', f.which);
         EXCEPTION WHEN dependent_objects_still_exist THEN

@@ -9,22 +9,14 @@ DO $outbox$
 DECLARE
     f record;
 BEGIN
-    FOR f IN
-        SELECT p.oid::regprocedure AS which FROM pg_catalog.pg_proc p
-        WHERE p.pronamespace = '@schema@'::regnamespace
-          AND p.proname = ANY ('{@all_functions@}')
-          AND p.prosqlbody IS NULL
-          AND p.prosrc NOT LIKE '%@named_mark@%'
-    LOOP
+    FOR f IN SELECT p.oid::regprocedure AS which FROM pg_catalog.pg_proc p
+             WHERE p.pronamespace = '@schema@'::regnamespace
+               AND p.proname = ANY ('{@all_functions@}')
+               AND p.prosqlbody IS NULL AND p.prosrc NOT LIKE '%@named_mark@%' LOOP
         EXECUTE format('ALTER FUNCTION %s SET search_path = @path@', f.which);
     END LOOP;
-END $outbox$;
 
--- Every role may call the functions that _open_to_all names, and no others.
-DO $outbox$
-DECLARE
-    f record;
-BEGIN
+    -- Every role may call the functions that _open_to_all names, and no others.
     FOR f IN
         SELECT CASE WHEN x.open THEN 'GRANT EXECUTE ON ROUTINE %s TO PUBLIC'
                     ELSE 'REVOKE EXECUTE ON ROUTINE %s FROM PUBLIC' END AS text,

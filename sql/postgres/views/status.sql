@@ -45,8 +45,7 @@ SELECT e.seq, e.id::uuid AS event_id, e.type, c.name AS consumer, w.state,
        coalesce(p.attempts, d.attempts, 0) AS attempts,
        p.due_at,
        coalesce(p.error, d.error) AS error, w.predicate
-FROM @schema@.event e
-JOIN @schema@.consumer c ON c.tenant = '' OR c.tenant = e.tenant
+FROM @schema@.event e JOIN @schema@.consumer c ON c.tenant = '' OR c.tenant = e.tenant
 -- l: the current row of the event's lane, as in _lanes
 CROSS JOIN LATERAL (
     SELECT p.seen, p.floor, p.target, p.pos, y.lane

@@ -260,8 +260,8 @@ static const struct check server_checks[] = {
 static const char usage_sql[] =
     "SELECT has_schema_privilege('@schema@'::regnamespace, 'USAGE'), current_user";
 
-/* The rights that a part needs (functions/grants.sql) and the role does not have. A right may be for
- * some columns only. */
+/* The rights that a part needs (functions/grants.sql) and the role does not have. A right may be
+ * for some columns only. */
 /* clang-format off */
 static const char lacking_sql[] =
     "SELECT string_agg(m.p[1] || ' on ' || r.object, ', '), current_user "
