@@ -176,7 +176,7 @@ int pg_retry_now(struct store *base, const char *consumer, int64_t seq, bool *re
 /* ---- marks ---- */
 
 /* For a single stream, it leaves out the marks of other tenants' consumers, which cannot be
- * trusted: see functions/hwm.sql. */
+ * trusted: see functions/settle.sql. */
 /* clang-format off */
 static const char marks_sql[] =
     "SELECT m.stream, m.consumer, m.hi, m.lo, floor(extract(epoch FROM m.at) * 1000)::bigint "
