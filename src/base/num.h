@@ -28,7 +28,7 @@ static inline size_t max_size(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* num_push appends a digit to *v: *v = *v * 10 + digit; for a negative number the digit is negative.
+/* num_push appends a digit to *v: *v = *v * 10 + digit. The digit of a negative number is negative.
  * Returns false, with *v undefined, on overflow. */
 static inline bool num_push(int64_t *v, int digit)
 {

@@ -5,11 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/utf8.h"
-#include "base/num.h"
 #include "base/num.h"
 #include "base/text.h"
 #include "base/url.h"
+#include "base/utf8.h"
 
 #define GREET_MAX 16384 /* bytes of the greeting, and of each reply to it */
 /* A text with this many leading bytes of the password counts as repeating it. */

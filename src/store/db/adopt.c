@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/str.h"
 #include "base/json.h"
+#include "base/str.h"
 #include "store/db/adopt.h"
 #include "store_sql.h"
 

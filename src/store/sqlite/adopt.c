@@ -181,7 +181,7 @@ static int copy_row(const struct source *s, const struct db_rows *q, bool marked
         snprintf(id, sizeof id, "%s", uuid.p);
     else
         rng_uuid7(&st->uuid, db_now(s->st), (uint64_t)sqlite3_total_changes(st->db), &st->base.rng,
-                   id);
+                  id);
     if (db_run(s->st, err,
                SQL(insert_event, .id = id, .type = db_text(q, TYPE), .payload = db_text(q, PAYLOAD),
                    .now = db_int(q, CREATED_AT), .headers = db_text(q, HEADERS),
