@@ -133,7 +133,7 @@ void signature_encode(struct buf *b, const void *p, size_t n)
 
 size_t signature_decode(struct str text, unsigned char to[SIGNATURE_BYTES])
 {
-    char padded[BASE64_TEXT], again[BASE64_TEXT];
+    char padded[BASE64_TEXT], again[BASE64_TEXT] = "";
     struct buf encoded = {.p = again, .cap = sizeof again, .max = sizeof again};
     size_t length = (text.n + 3) / 4 * 4, n = 0;
     bool whole = text.n == length;
