@@ -19,14 +19,14 @@ COLUMNS = 100
 # are commands.
 LAYERS = [["base"], ["net"], ["event", "rabbit", "redis"], ["store", "sink"], ["pool", "engine", "extra/rows", "extra/streams", "listing"],
           ["api"], ["admin"], ["cli"],
-          ["extra/consume", "extra/gen", "extra/receive", "extra/webhook"]]
+          ["extra/adopt", "extra/consume", "extra/gen", "extra/receive", "extra/webhook"]]
 LEVEL = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
 STORES = "src/store"  # its folders are alternatives, and independent of each other
 SHARED = pathlib.PurePath("src/store/db")  # except this one, on which several of them are built
 
 # Folders that are one module, by the prefix of their exports. CONTRIBUTING.md has the same list.
 FOLDER_PREFIX = {"src/store/postgres": "pg_", "src/store/sqlite": "sqlite_", "src/store/mariadb": "mdb_", "src/store/db": "db_", "src/redis": "redis_",
-                 "src/rabbit": "rabbit_", "extra/rows": "rows_", "src/pool": "pool_",
+                 "src/rabbit": "rabbit_", "extra/adopt": "adopt_", "extra/rows": "rows_", "src/pool": "pool_",
                  "src/admin": "admin_", "src/api": "api_"}
 
 # Migrations, which are never edited after their release.

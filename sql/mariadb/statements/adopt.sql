@@ -1,5 +1,5 @@
 -- adopt.sql: tables of the application whose rows become events. Statements that name such a table
--- are built in src/store/mariadb/adopt.c.
+-- are built in extra/adopt/mariadb.c.
 
 -- find_table: the table's name, and why it has no transactions with the outbox.
 SELECT table_name,

@@ -1,5 +1,5 @@
 -- adopt.sql: tables of the application whose rows become events. Statements that name such a table
--- are built in src/store/sqlite/adopt.c.
+-- are built in extra/adopt/sqlite.c.
 
 -- find_table: the table's name, and why it cannot have a trigger.
 SELECT name,

@@ -180,7 +180,7 @@ struct db_driver {
     int (*insert)(const struct db_target *, const struct new_event *, char id[UUID_TEXT + 1],
                   bool *ret_duplicate, struct error *);
 
-    const struct adopt_driver *adopt; /* see adopt.h */
+    const struct adopt_driver *adopt; /* see extra/adopt */
 
     /* ---- turns, see turn.h; NULL: nothing to do ---- */
 
@@ -422,10 +422,10 @@ int db_consumer_gauge(struct store *st, const char *name, struct arena *a,
 int db_info(struct store *st, struct store_info *ret, struct error *err);
 int db_marks(struct store *st, const char *stream, mark_visit *visit, void *ctx, struct error *err);
 
-/* ---- events.c, dead.c, trim.c, adopt.c ---- */
+/* ---- events.c, dead.c, trim.c; extra/adopt ---- */
 
-int db_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
-             struct error *err);
+int adopt_table(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
+                struct error *err);
 int db_events(struct store *st, const struct event_query *q, event_visit *visit, void *ctx,
               struct error *err);
 #define DB_NEW_EVENTS 64    /* if a poll finds more events, it wakes all consumers */
@@ -454,6 +454,6 @@ int db_trim(struct store *st, const struct trim_request *req, struct trim_result
     .claims = db_claims, .settle = db_settle_open, .handled = db_handled, \
     .handled_put = db_handled_put, .info = db_info, .events = db_events, .dead = db_dead, \
     .dead_retry = db_dead_retry, .retry_now = db_retry_now, .dead_drop = db_dead_drop, \
-    .trim = db_trim, .marks = db_marks, .adopt = db_adopt
+    .trim = db_trim, .marks = db_marks, .adopt = adopt_table
 
 #endif

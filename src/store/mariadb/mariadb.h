@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "base/buf.h"
-#include "store/db/adopt.h"
+#include "store/db/db.h"
 #include "store/db/turn.h"
 
 #define MDB_SCHEMA_VERSION 1
@@ -262,31 +262,17 @@ int mdb_insert(const struct db_target *t, const struct new_event *ev, char id[UU
                bool *ret_duplicate, struct error *err);
 void mdb_prepared_release(struct mdb_prepared *p);
 
-/* ---- adopt.c ---- */
+/* ---- adopted tables, in extra/adopt ---- */
 
-extern const struct adopt_driver mdb_adopt_driver;
-/* mdb_adopt_renew recreates triggers of adopted tables that run as an account that no longer
+extern const struct adopt_driver adopt_mariadb;
+/* adopt_mariadb_renew recreates triggers of adopted tables that run as an account that no longer
  * exists, as far as accounts may be seen: they then run as our account. */
-int mdb_adopt_renew(struct mdb_store *st, struct error *err);
-
-/* The kinds of columns, by their data types. */
-enum mdb_kind { MDB_KIND_TEXT, MDB_KIND_BYTES, MDB_KIND_NUMBER, MDB_KIND_TIME };
-
-enum mdb_kind mdb_adopt_kind(const struct source *s, const char *column);
-
-/* ---- adopt_mark.c ---- */
-
-/* mdb_mark_put records that rows are to be marked from now on, as requested; inside a
- * transaction. */
-int mdb_mark_put(const struct source *s, struct error *err);
-/* mdb_mark_check refuses a column that cannot be set, and a change of the column by which rows are
- * found. */
-int mdb_mark_check(const struct source *s, struct error *err);
-/* mdb_mark_rows notes which rows of adopted tables the consumer has received, from the settlement,
- * and marks them. It waits for no lock: rows locked by another transaction are marked by a later
- * turn. A problem with a table is recorded for `doctor`, and is not a failure. */
-int mdb_mark_rows(struct store *st, const char *consumer, const struct settlement *s,
-                  struct error *err);
+int adopt_mariadb_renew(struct mdb_store *st, struct error *err);
+/* adopt_mark_rows notes which rows of adopted tables the consumer has received, according to the
+ * settlement, and marks them. It waits for no lock: a later turn marks rows that another session
+ * has locked. A problem with a table is recorded for `doctor`, and is not a failure. */
+int adopt_mark_rows(struct store *st, const char *consumer, const struct settlement *s,
+                    struct error *err);
 
 /* ---- grant.c, doctor.c ---- */
 

@@ -118,7 +118,7 @@ static int migrate(struct mdb_store *st, int64_t version, struct error *err)
     if (DB_RUN_ALL(&st->base.store, err, {SQL(put_meta, .name = "functions", .value = hash)},
                    {SQL(put_meta, .name = "schema_version", .value = text)}) != 0)
         return -1;
-    return mdb_adopt_renew(st, err);
+    return adopt_mariadb_renew(st, err);
 }
 
 /* Read the version again: another process may have migrated first. */

@@ -539,11 +539,11 @@ const struct db_driver mdb_driver = {
     .target_rows = mdb_target_rows,
     .target_changed = mdb_target_changed,
     .insert = mdb_insert,
-    .adopt = &mdb_adopt_driver,
+    .adopt = &adopt_mariadb,
     .before_turns = mdb_before_turns,
     .heard = mdb_heard,
     .read_fresh = mdb_read_fresh,
-    .mark_rows = mdb_mark_rows,
+    .mark_rows = adopt_mark_rows,
     .before_commit = mdb_read_on,
     .after_turns = mdb_after_turns,
 };

@@ -219,11 +219,11 @@ int sqlite_insert(const struct db_target *t, const struct new_event *ev, char id
 
 int sqlite_doctor(struct store *st, const struct doctor_request *req, struct error *err);
 
-/* ---- adopt.c ---- */
+/* ---- adopted tables, in extra/adopt ---- */
 
-extern const struct adopt_driver sqlite_adopt_driver;
-/* sqlite_adopt_mark marks the rows whose events s delivered, in its transaction. */
-int sqlite_adopt_mark(struct store *st, const char *consumer, const struct settlement *s,
+extern const struct adopt_driver adopt_sqlite;
+/* adopt_sqlite_mark marks the rows whose events s delivered, in its transaction. */
+int adopt_sqlite_mark(struct store *st, const char *consumer, const struct settlement *s,
                       struct error *err);
 
 #endif

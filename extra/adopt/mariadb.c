@@ -1,16 +1,16 @@
-/* adopt.c: turning rows of an application's table into events: the trigger for new rows, and a copy
- * of the existing ones. The statements name the application's table and columns, so they are built
- * here; the conversions of columns are in sql/mariadb/functions.sql.
+/* mariadb.c: turning rows of an application's table into events: the trigger for new rows, and a
+ * copy of the existing ones. The statements name the application's table and columns, so they are
+ * built here; the conversions of columns are in sql/mariadb/functions.sql.
  *
  * In MariaDB, CREATE TRIGGER commits, so the trigger does nothing until a row of outbox_adopted
  * enables it; that row and the events of the existing rows come in one transaction. If interrupted
  * at any point, the adoption is either done or not, and can be repeated. */
-#include "store/mariadb/mariadb.h"
-
 #include <stdio.h>
 #include <string.h>
 
 #include "base/str.h"
+#include "extra/adopt/adopt.h"
+#include "store/mariadb/mariadb.h"
 #include "store_sql.h"
 
 /* Waiting for a table lock makes other sessions queue behind us. */
@@ -18,39 +18,41 @@
 
 /* ---- columns ---- */
 
-enum mdb_kind mdb_adopt_kind(const struct source *s, const char *column)
+enum adopt_kind adopt_mariadb_kind(const struct source *s, const char *column)
 {
     static const struct {
         const char *part;
-        enum mdb_kind kind;
-    } kinds[] = {
-        {"int", MDB_KIND_NUMBER},     {"decimal", MDB_KIND_NUMBER}, {"float", MDB_KIND_NUMBER},
-        {"double", MDB_KIND_NUMBER},  {"bit", MDB_KIND_NUMBER},     {"year", MDB_KIND_NUMBER},
-        {"binary", MDB_KIND_BYTES},   {"blob", MDB_KIND_BYTES},     {"datetime", MDB_KIND_TIME},
-        {"timestamp", MDB_KIND_TIME}, {"date", MDB_KIND_TIME}};
-    const char *type = s->column[db_source_column(s, column)].type;
+        enum adopt_kind kind;
+    } kinds[] = {{"int", ADOPT_KIND_NUMBER},    {"decimal", ADOPT_KIND_NUMBER},
+                 {"float", ADOPT_KIND_NUMBER},  {"double", ADOPT_KIND_NUMBER},
+                 {"bit", ADOPT_KIND_NUMBER},    {"year", ADOPT_KIND_NUMBER},
+                 {"binary", ADOPT_KIND_BYTES},  {"blob", ADOPT_KIND_BYTES},
+                 {"datetime", ADOPT_KIND_TIME}, {"timestamp", ADOPT_KIND_TIME},
+                 {"date", ADOPT_KIND_TIME}};
+    const char *type = s->column[adopt_source_column(s, column)].type;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (strstr(type, kinds[i].part))
             return kinds[i].kind;
-    return MDB_KIND_TEXT;
+    return ADOPT_KIND_TEXT;
 }
 
 static int check_table(const struct source *s, struct error *err)
 {
     const char *at = s->of[F_CREATED], *payload = s->of[F_PAYLOAD];
-    if (at && mdb_adopt_kind(s, at) != MDB_KIND_TIME && mdb_adopt_kind(s, at) != MDB_KIND_NUMBER)
+    if (at && adopt_mariadb_kind(s, at) != ADOPT_KIND_TIME &&
+        adopt_mariadb_kind(s, at) != ADOPT_KIND_NUMBER)
         return err_set(err, ERR_CONFIG,
                        "column %.100s of %.100s is neither a time nor a number, and cannot be used "
                        "as created_at; omit it with --column created_at=",
                        at, s->name);
-    bool json = mdb_adopt_kind(s, payload) == MDB_KIND_TEXT ||
-                mdb_adopt_kind(s, payload) == MDB_KIND_BYTES;
+    bool json = adopt_mariadb_kind(s, payload) == ADOPT_KIND_TEXT ||
+                adopt_mariadb_kind(s, payload) == ADOPT_KIND_BYTES;
     if (!json)
         return err_set(err, ERR_CONFIG,
                        "column %.100s of %.100s is neither text nor binary, and cannot be used as "
                        "the payload",
                        payload, s->name);
-    return mdb_mark_check(s, err);
+    return adopt_mark_check(s, err);
 }
 
 /* ---- parts of statements ---- */
@@ -66,7 +68,7 @@ static void add_literal(struct buf *b, struct str text)
 
 static bool is_bytes(const struct source *s, const char *column)
 {
-    return mdb_adopt_kind(s, column) == MDB_KIND_BYTES;
+    return adopt_mariadb_kind(s, column) == ADOPT_KIND_BYTES;
 }
 
 /* Appends the value of a column as text. */
@@ -74,17 +76,17 @@ static void add_value(struct buf *b, const struct source *s, const char *r, cons
 {
     bool bytes = is_bytes(s, column);
     buf_adds(b, bytes ? "LOWER(HEX(" : "CAST(");
-    db_adopt_column(b, s, r, column);
+    adopt_column(b, s, r, column);
     buf_adds(b, bytes ? "))" : " AS CHAR CHARACTER SET utf8mb4)");
 }
 
 static void add_open(struct buf *b, const struct source *s, const char *r, const char *column)
 {
-    bool text = mdb_adopt_kind(s, column) == MDB_KIND_TEXT || is_bytes(s, column);
+    bool text = adopt_mariadb_kind(s, column) == ADOPT_KIND_TEXT || is_bytes(s, column);
     buf_addc(b, '(');
-    db_adopt_column(b, s, r, column);
+    adopt_column(b, s, r, column);
     buf_adds(b, " IS NULL OR ");
-    db_adopt_column(b, s, r, column);
+    adopt_column(b, s, r, column);
     buf_adds(b, text ? " IN ('', '0'))" : " = 0)");
 }
 
@@ -92,18 +94,18 @@ static void add_open(struct buf *b, const struct source *s, const char *r, const
 static void add_part(struct buf *b, const struct source *s, const char *r, struct str part)
 {
     const char *at = s->of[F_CREATED], *payload = s->of[F_PAYLOAD];
-    bool time = at && mdb_adopt_kind(s, at) == MDB_KIND_TIME;
+    bool time = at && adopt_mariadb_kind(s, at) == ADOPT_KIND_TIME;
     if (str_is(part, "json") && is_bytes(s, payload)) {
         buf_adds(b, "outbox_row_bytes(");
-        db_adopt_column(b, s, r, payload);
+        adopt_column(b, s, r, payload);
         buf_adds(b, ")");
     } else if (str_is(part, "json")) {
-        db_adopt_write(b, s, r, "outbox_row_payload({payload})");
+        adopt_write(b, s, r, "outbox_row_payload({payload})");
     } else if (str_is(part, "time") && !at) {
         buf_adds(b, "outbox_row_time(NULL)");
     } else if (str_is(part, "time")) {
         buf_adds(b, time ? "outbox_row_time(UNIX_TIMESTAMP(" : "outbox_row_time(LEAST(1e15, (");
-        db_adopt_column(b, s, r, at);
+        adopt_column(b, s, r, at);
         buf_adds(b, time ? "))" : ")))");
     }
 }
@@ -131,25 +133,24 @@ static int make_trigger(const struct source *s, bool marked, struct error *err)
 {
     struct buf b;
     buf_init(&b, ADOPT_STATEMENT_MAX);
-    db_adopt_write(&b, s, "NEW",
-                   BRIEFLY
-                   "CREATE OR REPLACE TRIGGER {trigger} AFTER INSERT ON {table} FOR EACH ROW "
-                   "BEGIN IF {open} AND (SELECT a.active FROM outbox_adopted a "
-                   "WHERE a.source = {source} LOCK IN SHARE MODE) THEN "
-                   "IF " ROW_UUID " IS NULL THEN "
-                   "INSERT INTO outbox_event (" COPIED ") VALUES (" COPIED_VALUES "); ");
+    adopt_write(&b, s, "NEW",
+                BRIEFLY "CREATE OR REPLACE TRIGGER {trigger} AFTER INSERT ON {table} FOR EACH ROW "
+                        "BEGIN IF {open} AND (SELECT a.active FROM outbox_adopted a "
+                        "WHERE a.source = {source} LOCK IN SHARE MODE) THEN "
+                        "IF " ROW_UUID " IS NULL THEN "
+                        "INSERT INTO outbox_event (" COPIED ") VALUES (" COPIED_VALUES "); ");
     if (marked)
-        db_adopt_write(&b, s, "NEW", NOTE "LAST_INSERT_ID()" NOTED "DUAL WHERE " NOTE_END);
-    db_adopt_write(&b, s, "NEW",
-                   "ELSE BEGIN DECLARE CONTINUE HANDLER FOR 1062 BEGIN END; "
-                   "INSERT INTO outbox_event (id, " COPIED ") VALUES (" ROW_UUID ", " COPIED_VALUES
-                   "); "
-                   "END; ");
+        adopt_write(&b, s, "NEW", NOTE "LAST_INSERT_ID()" NOTED "DUAL WHERE " NOTE_END);
+    adopt_write(&b, s, "NEW",
+                "ELSE BEGIN DECLARE CONTINUE HANDLER FOR 1062 BEGIN END; "
+                "INSERT INTO outbox_event (id, " COPIED ") VALUES (" ROW_UUID ", " COPIED_VALUES
+                "); "
+                "END; ");
     if (marked)
-        db_adopt_write(&b, s, "NEW",
-                       NOTE "e.nr" NOTED "outbox_event e WHERE e.id = " ROW_UUID " AND " NOTE_END);
+        adopt_write(&b, s, "NEW",
+                    NOTE "e.nr" NOTED "outbox_event e WHERE e.id = " ROW_UUID " AND " NOTE_END);
     buf_adds(&b, "END IF; END IF; END");
-    return db_adopt_finish(s, &b, err);
+    return adopt_finish(s, &b, err);
 }
 
 /* ---- existing rows ---- */
@@ -158,16 +159,16 @@ static int make_trigger(const struct source *s, bool marked, struct error *err)
 static void add_order(struct buf *b, const struct source *s)
 {
     const char *id = s->of[F_ID], *at = s->of[F_CREATED];
-    bool counted = id && mdb_adopt_kind(s, id) == MDB_KIND_NUMBER;
+    bool counted = id && adopt_mariadb_kind(s, id) == ADOPT_KIND_NUMBER;
     const char *between = " ORDER BY ";
     if (at && !counted) {
         buf_adds(b, between);
-        db_adopt_column(b, s, "s", at);
+        adopt_column(b, s, "s", at);
         between = ", ";
     }
     if (id) {
         buf_adds(b, between);
-        db_adopt_column(b, s, "s", id);
+        adopt_column(b, s, "s", id);
     }
 }
 
@@ -195,15 +196,14 @@ static int choose_ids(const struct source *s, const char *id_default, struct err
 {
     struct buf b;
     buf_init(&b, ADOPT_STATEMENT_MAX);
-    db_adopt_write(&b, s, "s",
-                   "CREATE OR REPLACE TEMPORARY TABLE " COPYING
-                   " (PRIMARY KEY (k), event_id CHAR(36) CHARACTER SET ascii COLLATE ascii_bin, "
-                   "UNIQUE (event_id)) ENGINE = InnoDB AS SELECT {key} AS k, COALESCE(" ROW_UUID
-                   ", ");
+    adopt_write(&b, s, "s",
+                "CREATE OR REPLACE TEMPORARY TABLE " COPYING
+                " (PRIMARY KEY (k), event_id CHAR(36) CHARACTER SET ascii COLLATE ascii_bin, "
+                "UNIQUE (event_id)) ENGINE = InnoDB AS SELECT {key} AS k, COALESCE(" ROW_UUID ", ");
     buf_adds(&b, id_default);
-    db_adopt_write(&b, s, "s",
-                   ") AS event_id FROM {table} s WHERE " NEW_ROWS " AND {key} IS NOT NULL");
-    return db_adopt_finish(s, &b, err);
+    adopt_write(&b, s, "s",
+                ") AS event_id FROM {table} s WHERE " NEW_ROWS " AND {key} IS NOT NULL");
+    return adopt_finish(s, &b, err);
 }
 
 /* Notes which row each event with a chosen id came from. */
@@ -211,12 +211,12 @@ static int note_copied(const struct source *s, struct error *err)
 {
     struct buf b;
     buf_init(&b, ADOPT_STATEMENT_MAX);
-    db_adopt_write(&b, s, "c", NOTE "e.nr, {source}, ");
+    adopt_write(&b, s, "c", NOTE "e.nr, {source}, ");
     buf_adds(&b, is_bytes(s, s->of[F_ID]) ? "LOWER(HEX(c.k))"
                                           : "CAST(c.k AS CHAR CHARACTER SET utf8mb4)");
     buf_adds(&b, " FROM " COPYING " c JOIN outbox_event e ON e.id = c.event_id "
                  "ON DUPLICATE KEY UPDATE value = VALUES(value), had = 0");
-    if (db_adopt_finish(s, &b, err) != 0)
+    if (adopt_finish(s, &b, err) != 0)
         return -1;
     return mdb_exec(s->st, "DROP TEMPORARY TABLE " COPYING, err);
 }
@@ -229,14 +229,14 @@ static int copy(const struct source *s, bool marked, const char *id_default, int
     buf_init(&b, ADOPT_STATEMENT_MAX);
     buf_adds(&b, "SET STATEMENT time_zone = @@global.time_zone FOR "
                  "INSERT INTO outbox_event (id, " COPIED ") SELECT COALESCE(");
-    db_adopt_write(&b, s, "s", marked ? "c.event_id, " ROW_UUID ", " : ROW_UUID ", ");
+    adopt_write(&b, s, "s", marked ? "c.event_id, " ROW_UUID ", " : ROW_UUID ", ");
     buf_adds(&b, id_default);
-    db_adopt_write(&b, s, "s", "), " COPIED_VALUES " FROM {table} s");
+    adopt_write(&b, s, "s", "), " COPIED_VALUES " FROM {table} s");
     if (marked)
-        db_adopt_write(&b, s, "s", " LEFT JOIN " COPYING " c ON c.k = {key}");
-    db_adopt_write(&b, s, "s", " WHERE " NEW_ROWS);
+        adopt_write(&b, s, "s", " LEFT JOIN " COPYING " c ON c.k = {key}");
+    adopt_write(&b, s, "s", " WHERE " NEW_ROWS);
     add_order(&b, s);
-    if (db_adopt_finish(s, &b, err) != 0)
+    if (adopt_finish(s, &b, err) != 0)
         return -1;
     *ret = mdb_of(s->st)->changed;
     return 0;
@@ -270,11 +270,11 @@ static int switch_over(const struct source *s, bool active, bool copies, int64_t
         return -1;
     int r = db_value(s->st, err, &ignored, SQL(lock_adopted, .source = s->name));
     if (r == 0)
-        r = db_adopt_forget_mark(s->st, s->name, err);
+        r = adopt_forget_mark(s->st, s->name, err);
     if (r == 0 && copies)
         r = copy_rows(s, s->req->mark != NULL, ret_copied, err);
     if (r == 0 && active && s->req->mark)
-        r = mdb_mark_put(s, err);
+        r = adopt_mark_put(s, err);
     if (r == 0)
         r = db_run(s->st, err,
                    SQL(set_adopted, .source = s->name, .active = active, .now = db_now(s->st)));
@@ -286,7 +286,7 @@ static int switch_over(const struct source *s, bool active, bool copies, int64_t
 static int change_adoption(const struct source *s, struct error *err)
 {
     bool marked;
-    if (db_adopt_is_marked(s, &marked, err) != 0)
+    if (adopt_is_marked(s, &marked, err) != 0)
         return -1;
     if (make_trigger(s, marked || s->req->mark, err) != 0)
         return -1;
@@ -294,7 +294,7 @@ static int change_adoption(const struct source *s, struct error *err)
         return -1;
     int r = 0;
     if (s->req->mark)
-        r = mdb_mark_put(s, err);
+        r = adopt_mark_put(s, err);
     if (r == 0)
         r = db_run(s->st, err, SQL(set_mapping, .source = s->name, .mapping = s->mapping.p));
     return db_end(s->st, r, err);
@@ -302,8 +302,8 @@ static int change_adoption(const struct source *s, struct error *err)
 
 /* ---- the driver ---- */
 
-static int adopt_table(const struct source *s, const struct adopted *was, bool copies,
-                       struct adopt_result *ret, struct error *err)
+static int take_rows(const struct source *s, const struct adopted *was, bool copies,
+                     struct adopt_result *ret, struct error *err)
 {
     if (was->there)
         return change_adoption(s, err);
@@ -321,7 +321,7 @@ static int drop_mark(const struct source *s, struct error *err)
         return -1;
     if (make_trigger(s, false, err) != 0)
         return -1;
-    return db_adopt_forget_mark(s->st, s->name, err);
+    return adopt_forget_mark(s->st, s->name, err);
 }
 
 /* Always drops the trigger: an interrupted adoption may have left it. */
@@ -330,10 +330,10 @@ static int undo_adoption(const struct source *s, bool there, struct error *err)
     int64_t ignored = 0;
     if (there && switch_over(s, false, false, &ignored, err) != 0)
         return -1;
-    return db_adopt_drop(s, err);
+    return adopt_drop(s, err);
 }
 
-const struct adopt_driver mdb_adopt_driver = {
+const struct adopt_driver adopt_mariadb = {
     .trigger_max = 64,
     .drop = BRIEFLY "DROP TRIGGER IF EXISTS {trigger}",
     .query = mdb_start,
@@ -343,7 +343,7 @@ const struct adopt_driver mdb_adopt_driver = {
     .open = add_open,
     .part = add_part,
     .check = check_table,
-    .adopt = adopt_table,
+    .adopt = take_rows,
     .drop_mark = drop_mark,
     .undo = undo_adoption,
 };
@@ -354,22 +354,22 @@ const struct adopt_driver mdb_adopt_driver = {
 static int renew(struct source *s, const struct db_rows *q, struct error *err)
 {
     bool ok = true, marked;
-    if (db_source_find(s, err) != 0)
+    if (adopt_source_find(s, err) != 0)
         return -1;
     for (int f = 0; f < FIELDS; f++) {
         s->of[f] = db_copy(q, 1 + f, &s->a, &ok).p;
         if (!ok)
             return err_nomem(err);
-        bool column = s->of[f] && !db_source_literal(s->of[f]);
-        if (column && db_source_column(s, s->of[f]) < 0)
+        bool column = s->of[f] && !adopt_source_literal(s->of[f]);
+        if (column && adopt_source_column(s, s->of[f]) < 0)
             return err_set(err, ERR_NOTFOUND, "it no longer has a column %.100s", s->of[f]);
     }
-    if (db_adopt_is_marked(s, &marked, err) != 0)
+    if (adopt_is_marked(s, &marked, err) != 0)
         return -1;
     return make_trigger(s, marked, err);
 }
 
-int mdb_adopt_renew(struct mdb_store *st, struct error *err)
+int adopt_mariadb_renew(struct mdb_store *st, struct error *err)
 {
     struct db_rows q = db_rows(&st->base.store, NULL,
                                SQL(lost_adopted, .schema = st->url.database));

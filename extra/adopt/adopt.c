@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 #include "base/str.h"
-#include "store/db/adopt.h"
+#include "extra/adopt/adopt.h"
 #include "store_sql.h"
 
 #define TRIGGER "outbox_adopted_" /* and the table's name, or its hash */
@@ -124,7 +124,7 @@ static bool read_column(const struct db_rows *q, struct arena *a, void *element)
     return ok;
 }
 
-int db_source_find(struct source *s, struct error *err)
+int adopt_source_find(struct source *s, struct error *err)
 {
     if (find_table(s, err) != 0)
         return -1;
@@ -136,7 +136,7 @@ int db_source_find(struct source *s, struct error *err)
     return 0;
 }
 
-int db_source_column(const struct source *s, const char *name)
+int adopt_source_column(const struct source *s, const char *name)
 {
     for (size_t i = 0; i < s->n; i++)
         if (strcasecmp(s->column[i].name, name) == 0)
@@ -146,7 +146,7 @@ int db_source_column(const struct source *s, const char *name)
 
 /* ---- the request ---- */
 
-bool db_source_literal(const char *text)
+bool adopt_source_literal(const char *text)
 {
     size_t n = strlen(text);
     return n >= 2 && text[0] == '\'' && text[n - 1] == '\'';
@@ -215,9 +215,9 @@ static const struct shape *find_shape(const struct source *s)
         flag = "processed_at";
     if (!kind)
         kind = "aggregatetype";
-    if (db_source_column(s, flag) >= 0)
+    if (adopt_source_column(s, flag) >= 0)
         return processed_shape;
-    if (db_source_literal(kind) || db_source_column(s, kind) >= 0)
+    if (adopt_source_literal(kind) || adopt_source_column(s, kind) >= 0)
         return debezium_shape;
     return no_flag ? processed_shape : NULL;
 }
@@ -251,7 +251,7 @@ static int take_literal(struct source *s, enum field f, const char *text, struct
 static int take_column(struct source *s, enum field f, const char *name, bool needed,
                        struct error *err)
 {
-    int at = db_source_column(s, name);
+    int at = adopt_source_column(s, name);
     if (at >= 0)
         s->of[f] = s->column[at].name;
     else if (needed)
@@ -281,7 +281,7 @@ static int take_field(struct source *s, const struct shape *shape, enum field f,
         bool needed = shape->needed[f] && f != F_PROCESSED;
         return needed ? say_missing(f, err) : 0;
     }
-    if (db_source_literal(named))
+    if (adopt_source_literal(named))
         return take_literal(s, f, named, err);
     return take_column(s, f, named, true, err);
 }
@@ -339,7 +339,7 @@ static void trigger_name(const struct source *s, char ret[TRIGGER_SIZE])
         snprintf(ret, TRIGGER_SIZE, TRIGGER "%016llx", (unsigned long long)h);
 }
 
-void db_adopt_column(struct buf *b, const struct source *s, const char *r, const char *column)
+void adopt_column(struct buf *b, const struct source *s, const char *r, const char *column)
 {
     buf_addf(b, "%s.", r);
     driver_of(s)->name(b, str_of(column));
@@ -355,7 +355,7 @@ static void add_part(struct buf *b, const struct source *s, const char *r, struc
             continue;
         if (!of)
             buf_adds(b, "NULL");
-        else if (db_source_literal(of))
+        else if (adopt_source_literal(of))
             d->literal(b, (struct str){of + 1, strlen(of) - 2});
         else
             d->value(b, s, r, of);
@@ -371,7 +371,7 @@ static void add_part(struct buf *b, const struct source *s, const char *r, struc
     } else if (str_is(part, "source")) {
         d->literal(b, str_of(s->name));
     } else if (str_is(part, "key")) {
-        db_adopt_column(b, s, r, s->of[F_ID]);
+        adopt_column(b, s, r, s->of[F_ID]);
     } else if (!str_is(part, "open")) {
         d->part(b, s, r, part);
     } else if (s->of[F_PROCESSED]) {
@@ -381,7 +381,7 @@ static void add_part(struct buf *b, const struct source *s, const char *r, struc
     }
 }
 
-void db_adopt_write(struct buf *b, const struct source *s, const char *r, const char *sql)
+void adopt_write(struct buf *b, const struct source *s, const char *r, const char *sql)
 {
     for (;;) {
         size_t n = strcspn(sql, "{");
@@ -395,7 +395,7 @@ void db_adopt_write(struct buf *b, const struct source *s, const char *r, const 
     }
 }
 
-struct db_rows db_adopt_start(const struct source *s, struct buf *b, struct error *err)
+struct db_rows adopt_start(const struct source *s, struct buf *b, struct error *err)
 {
     struct db_rows q = {.st = s->st, .foreign = true};
     const char *text = buf_cstr(b);
@@ -407,23 +407,23 @@ struct db_rows db_adopt_start(const struct source *s, struct buf *b, struct erro
     return q;
 }
 
-int db_adopt_finish(const struct source *s, struct buf *b, struct error *err)
+int adopt_finish(const struct source *s, struct buf *b, struct error *err)
 {
-    struct db_rows q = db_adopt_start(s, b, err);
+    struct db_rows q = adopt_start(s, b, err);
     return db_finish(&q, err);
 }
 
-int db_adopt_run(const struct source *s, const char *r, const char *sql, struct error *err)
+int adopt_run(const struct source *s, const char *r, const char *sql, struct error *err)
 {
     struct buf b;
     buf_init(&b, ADOPT_STATEMENT_MAX);
-    db_adopt_write(&b, s, r, sql);
-    return db_adopt_finish(s, &b, err);
+    adopt_write(&b, s, r, sql);
+    return adopt_finish(s, &b, err);
 }
 
-int db_adopt_drop(const struct source *s, struct error *err)
+int adopt_drop(const struct source *s, struct error *err)
 {
-    return db_adopt_run(s, "NEW", driver_of(s)->drop, err);
+    return adopt_run(s, "NEW", driver_of(s)->drop, err);
 }
 
 /* Counts the unprocessed rows. */
@@ -431,8 +431,8 @@ static int count_rows(const struct source *s, int64_t *ret, struct error *err)
 {
     struct buf b;
     buf_init(&b, ADOPT_STATEMENT_MAX);
-    db_adopt_write(&b, s, "s", "SELECT count(*) FROM {table} s WHERE {open}");
-    struct db_rows q = db_adopt_start(s, &b, err);
+    adopt_write(&b, s, "s", "SELECT count(*) FROM {table} s WHERE {open}");
+    struct db_rows q = adopt_start(s, &b, err);
     if (db_step(&q, err) != 1)
         return -1;
     *ret = db_int(&q, 0);
@@ -442,7 +442,7 @@ static int count_rows(const struct source *s, int64_t *ret, struct error *err)
 
 /* ---- the mark ---- */
 
-int db_adopt_is_marked(const struct source *s, bool *ret, struct error *err)
+int adopt_is_marked(const struct source *s, bool *ret, struct error *err)
 {
     int64_t marked = 0;
     if (db_value(s->st, err, &marked, SQL(is_marked, .source = s->name)) != 0)
@@ -451,19 +451,19 @@ int db_adopt_is_marked(const struct source *s, bool *ret, struct error *err)
     return 0;
 }
 
-int db_adopt_forget_mark(struct store *st, const char *table, struct error *err)
+int adopt_forget_mark(struct store *st, const char *table, struct error *err)
 {
     return DB_RUN_ALL(st, err, {SQL(forget_rows, .source = table)},
                       {SQL(forget_mark, .source = table)});
 }
 
-int db_mark_check(const struct source *s, struct error *err)
+int adopt_mark_allowed(const struct source *s, struct error *err)
 {
     const char *mark = s->req->mark, *id = s->of[F_ID];
     int64_t unique = 0;
     if (!mark)
         return 0;
-    if (db_source_column(s, mark) < 0)
+    if (adopt_source_column(s, mark) < 0)
         return err_set(err, ERR_NOTFOUND,
                        "table %.100s has no column %.100s, which would be marked", s->name, mark);
     if (!id)
@@ -484,7 +484,7 @@ int db_mark_check(const struct source *s, struct error *err)
 }
 
 /* Relies on outcomes being in batch order. */
-size_t db_delivered_ids(const struct settlement *s, struct buf *b)
+size_t adopt_delivered_ids(const struct settlement *s, struct buf *b)
 {
     size_t n = 0, k = 0;
     buf_addc(b, '[');
@@ -567,7 +567,7 @@ static int adopt(struct source *s, struct adopt_result *ret, struct error *err)
     if (d->check(s, err) != 0)
         return -1;
     if (s->req->drop_mark) {
-        if (db_adopt_is_marked(s, &ret->changed, err) != 0)
+        if (adopt_is_marked(s, &ret->changed, err) != 0)
             return -1;
         return s->req->dry_run || !ret->changed ? 0 : d->drop_mark(s, err);
     }
@@ -587,8 +587,8 @@ static int adopt(struct source *s, struct adopt_result *ret, struct error *err)
     return ret->changed ? d->adopt(s, &was, copies, ret, err) : 0;
 }
 
-int db_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
-             struct error *err)
+int adopt_table(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
+                struct error *err)
 {
     bool one_transaction = st->ops->driver->adopt->one_transaction;
     struct source s = {.st = st, .req = req, .schema = db_of(st)->schema};
@@ -597,7 +597,7 @@ int db_adopt(struct store *st, const struct adopt_request *req, struct adopt_res
         return -1;
     arena_init(&s.a, 0);
     buf_init(&s.mapping, 1 << 20);
-    int r = db_source_find(&s, err);
+    int r = adopt_source_find(&s, err);
     if (r == 0)
         r = req->undo ? undo(&s, &res, err) : adopt(&s, &res, err);
     if (one_transaction && r == 0 && !req->dry_run)

@@ -1,4 +1,4 @@
-/* adopt_mark.c: marking rows of adopted tables as processed once a consumer has received them, in
+/* mariadb_mark.c: marking rows of adopted tables as processed once a consumer has received them, in
  * the transaction that settles their delivery. The statements name the application's table and
  * columns, so they are built here.
  *
@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "extra/adopt/adopt.h"
 #include "store/mariadb/mariadb.h"
 #include "store_sql.h"
 
@@ -51,22 +52,21 @@ static enum stamp stamp_like(struct str value, enum stamp usual)
 static int read_stamp(const struct source *s, const char *column, enum stamp *ret,
                       struct error *err)
 {
-    enum mdb_kind kind = mdb_adopt_kind(s, column);
-    const char *type = s->column[db_source_column(s, column)].type;
+    enum adopt_kind kind = adopt_mariadb_kind(s, column);
+    const char *type = s->column[adopt_source_column(s, column)].type;
     bool truth = strcmp(type, "tinyint") == 0 || strcmp(type, "bit") == 0;
     enum stamp usual = STAMP_TEXT;
-    if (kind == MDB_KIND_TIME)
+    if (kind == ADOPT_KIND_TIME)
         usual = STAMP_TIME;
-    else if (kind == MDB_KIND_NUMBER)
+    else if (kind == ADOPT_KIND_NUMBER)
         usual = truth ? STAMP_TRUE : STAMP_SECONDS;
 
     struct source marked = *s;
     struct buf b;
     marked.of[F_PROCESSED] = column;
     buf_init(&b, ADOPT_STATEMENT_MAX);
-    db_adopt_write(&b, &marked, "s",
-                   "SELECT {processed_at} FROM {table} s WHERE NOT {open} LIMIT 1");
-    struct db_rows q = db_adopt_start(s, &b, err);
+    adopt_write(&b, &marked, "s", "SELECT {processed_at} FROM {table} s WHERE NOT {open} LIMIT 1");
+    struct db_rows q = adopt_start(s, &b, err);
     int r = db_step(&q, err);
     *ret = usual;
     if (r == 1)
@@ -93,14 +93,14 @@ static int same_key(const struct source *s, struct error *err)
                    s->name);
 }
 
-int mdb_mark_check(const struct source *s, struct error *err)
+int adopt_mark_check(const struct source *s, struct error *err)
 {
     const char *mark = s->req->mark;
     if (!mark)
         return s->req->drop_mark ? 0 : same_key(s, err);
-    if (db_mark_check(s, err) != 0)
+    if (adopt_mark_allowed(s, err) != 0)
         return -1;
-    if (mdb_adopt_kind(s, mark) == MDB_KIND_BYTES)
+    if (adopt_mariadb_kind(s, mark) == ADOPT_KIND_BYTES)
         return err_set(
             err, ERR_CONFIG,
             "column %.100s of table %.100s is binary, and cannot hold the mark: it must be a time, "
@@ -110,7 +110,7 @@ int mdb_mark_check(const struct source *s, struct error *err)
 }
 
 /* Deletes the notes of delivered rows: another consumer's deliveries may count now. */
-int mdb_mark_put(const struct source *s, struct error *err)
+int adopt_mark_put(const struct source *s, struct error *err)
 {
     enum stamp stamp;
     const char *key = s->of[F_ID];
@@ -132,7 +132,7 @@ int mdb_mark_put(const struct source *s, struct error *err)
     return db_run(s->st, err,
                   SQL(put_marking, .source = s->name, .consumer = s->req->consumer,
                       .mark = s->req->mark, .stamp = stamps[stamp].name, .key = key,
-                      .kind = s->column[db_source_column(s, key)].type));
+                      .kind = s->column[adopt_source_column(s, key)].type));
 }
 
 /* ---- delivered rows ---- */
@@ -142,7 +142,7 @@ static int note_had(struct store *st, const struct settlement *s, struct error *
 {
     struct buf ids;
     buf_init(&ids, IDS_MAX);
-    size_t n = db_delivered_ids(s, &ids);
+    size_t n = adopt_delivered_ids(s, &ids);
     int r = 0;
     if (!buf_cstr(&ids))
         r = err_nomem(err);
@@ -202,15 +202,15 @@ static bool is_number(struct str s)
 /* Appends a key as a literal. The text of a binary key is in hexadecimal digits already. */
 static void add_key(struct buf *b, const struct table *t, struct str key)
 {
-    enum mdb_kind kind = mdb_adopt_kind(&t->source, t->source.of[F_ID]);
-    if (kind == MDB_KIND_NUMBER && is_number(key)) {
+    enum adopt_kind kind = adopt_mariadb_kind(&t->source, t->source.of[F_ID]);
+    if (kind == ADOPT_KIND_NUMBER && is_number(key)) {
         buf_addstr(b, key);
         return;
     }
-    if (kind == MDB_KIND_BYTES)
+    if (kind == ADOPT_KIND_BYTES)
         buf_adds(b, "UNHEX(");
     mdb_add_hex(b, key);
-    if (kind == MDB_KIND_BYTES)
+    if (kind == ADOPT_KIND_BYTES)
         buf_addc(b, ')');
 }
 
@@ -221,7 +221,7 @@ static int start(const struct table *t, const char *sql, enum seen seen, const c
     size_t n = 0;
     struct buf b;
     buf_init(&b, TEXT_MAX);
-    db_adopt_write(&b, &t->source, "s", sql);
+    adopt_write(&b, &t->source, "s", sql);
     buf_adds(&b, " IN (");
     for (size_t i = 0; i < t->n; i++) {
         if (t->rows[i].seen != seen)
@@ -234,7 +234,7 @@ static int start(const struct table *t, const char *sql, enum seen seen, const c
     buf_addf(&b, ")%s", end);
     *ret = (struct db_rows){0};
     if (n > 0)
-        *ret = db_adopt_start(&t->source, &b, err);
+        *ret = adopt_start(&t->source, &b, err);
     buf_release(&b);
     return n == 0 || ret->at ? 0 : -1;
 }
@@ -340,7 +340,7 @@ static int classify_failure(const struct table *t, const struct error *why, stru
                      SQL(has_table, .schema = t->st->url.database, .name = t->source.name)) != 0)
             return -1;
         if (!there)
-            return db_adopt_forget_mark(st, t->source.name, err);
+            return adopt_forget_mark(st, t->source.name, err);
         return put_trouble(t, why->text, err);
     default: return put_trouble(t, why->text, err);
     }
@@ -410,8 +410,8 @@ static int mark_table(struct mdb_store *st, const struct db_rows *q, struct erro
     return r;
 }
 
-int mdb_mark_rows(struct store *st, const char *consumer, const struct settlement *s,
-                  struct error *err)
+int adopt_mark_rows(struct store *st, const char *consumer, const struct settlement *s,
+                    struct error *err)
 {
     int r;
     if (s && note_had(st, s, err) != 0)

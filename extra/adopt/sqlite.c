@@ -1,7 +1,7 @@
-/* adopt.c: turning rows of an application's table into events: the trigger for new rows, a copy of
+/* sqlite.c: turning rows of an application's table into events: the trigger for new rows, a copy of
  * the existing ones, and marking rows once a consumer has received them. The statements name the
  * application's table and columns, so they are built here. Everything runs inside a transaction. */
-#include "store/db/adopt.h"
+#include "extra/adopt/adopt.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -48,9 +48,9 @@ static void add_literal(struct buf *b, struct str text)
 static void add_open(struct buf *b, const struct source *s, const char *r, const char *column)
 {
     buf_addc(b, '(');
-    db_adopt_column(b, s, r, column);
+    adopt_column(b, s, r, column);
     buf_adds(b, " IS NULL OR ");
-    db_adopt_column(b, s, r, column);
+    adopt_column(b, s, r, column);
     buf_adds(b, " = 0)");
 }
 
@@ -107,7 +107,7 @@ static const char event_of_row[] =
 static void add_part(struct buf *b, const struct source *s, const char *r, struct str part)
 {
     if (str_is(part, "event"))
-        db_adopt_write(b, s, r, event_of_row);
+        adopt_write(b, s, r, event_of_row);
 }
 
 /* ---- the trigger ---- */
@@ -121,26 +121,26 @@ static int make_trigger(const struct source *s, struct error *err)
 {
     bool marked;
     struct buf b;
-    if (db_adopt_is_marked(s, &marked, err) != 0)
+    if (adopt_is_marked(s, &marked, err) != 0)
         return -1;
-    if (db_adopt_drop(s, err) != 0)
+    if (adopt_drop(s, err) != 0)
         return -1;
     buf_init(&b, ADOPT_STATEMENT_MAX);
-    db_adopt_write(&b, s, "NEW",
-                   "CREATE TRIGGER {trigger} AFTER INSERT ON {table} WHEN {open} BEGIN\n"
-                   "    INSERT INTO outbox_event (id, " COPIED ") SELECT uuid, " COPIED
-                   " FROM ({event}))) n WHERE uuid IS NOT NULL"
-                   " AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.id = n.uuid);\n"
-                   "    INSERT INTO outbox_event (" COPIED ") SELECT " COPIED " FROM ({event})))"
-                   " WHERE uuid IS NULL;\n");
+    adopt_write(&b, s, "NEW",
+                "CREATE TRIGGER {trigger} AFTER INSERT ON {table} WHEN {open} BEGIN\n"
+                "    INSERT INTO outbox_event (id, " COPIED ") SELECT uuid, " COPIED
+                " FROM ({event}))) n WHERE uuid IS NOT NULL"
+                " AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.id = n.uuid);\n"
+                "    INSERT INTO outbox_event (" COPIED ") SELECT " COPIED " FROM ({event})))"
+                " WHERE uuid IS NULL;\n");
     if (marked)
-        db_adopt_write(&b, s, "NEW",
-                       "    INSERT OR IGNORE INTO outbox_adopted_row (event_id, source, row) "
-                       "SELECT coalesce(uuid, (SELECT e.id FROM outbox_event e"
-                       " WHERE e.seq = last_insert_rowid())), {source}, key FROM ({event})))"
-                       " WHERE key IS NOT NULL;\n");
+        adopt_write(&b, s, "NEW",
+                    "    INSERT OR IGNORE INTO outbox_adopted_row (event_id, source, row) "
+                    "SELECT coalesce(uuid, (SELECT e.id FROM outbox_event e"
+                    " WHERE e.seq = last_insert_rowid())), {source}, key FROM ({event})))"
+                    " WHERE key IS NOT NULL;\n");
     buf_adds(&b, "END;");
-    return db_adopt_finish(s, &b, err);
+    return adopt_finish(s, &b, err);
 }
 
 /* ---- existing rows ---- */
@@ -148,13 +148,13 @@ static int make_trigger(const struct source *s, struct error *err)
 /* Appends the order in which the rows seem to have been written. */
 static void add_order(struct buf *b, const struct source *s, bool rowid)
 {
-    int id = s->of[F_ID] ? db_source_column(s, s->of[F_ID]) : -1;
+    int id = s->of[F_ID] ? adopt_source_column(s, s->of[F_ID]) : -1;
     bool counted = id >= 0 && strcasestr(s->column[id].type, "INT");
     const char *first = counted ? s->of[F_ID] : s->of[F_CREATED];
     const char *between = " ORDER BY ";
     if (first) {
         buf_adds(b, between);
-        db_adopt_column(b, s, "s", first);
+        adopt_column(b, s, "s", first);
         between = ", ";
     }
     if (rowid && !counted)
@@ -208,10 +208,10 @@ static int copy_rows(const struct source *s, bool marked, int64_t *ret, struct e
     if (db_value(s->st, err, &without_rowid, SQL(without_rowid, .source = s->name)) != 0)
         return -1;
     buf_init(&b, ADOPT_STATEMENT_MAX);
-    db_adopt_write(&b, s, "s", "{event} FROM main.{table} AS s WHERE {open}");
+    adopt_write(&b, s, "s", "{event} FROM main.{table} AS s WHERE {open}");
     add_order(&b, s, !without_rowid);
     buf_adds(&b, "))");
-    struct db_rows q = db_adopt_start(s, &b, err);
+    struct db_rows q = adopt_start(s, &b, err);
     while ((r = db_step(&q, err)) == 1)
         if (copy_row(s, &q, marked, ret, err) != 0) {
             db_done(&q);
@@ -238,7 +238,7 @@ static const char *const stamps[] = {
 static int mark_stamp(const struct source *s, const char *column, const char **ret,
                       struct error *err)
 {
-    const char *type = s->column[db_source_column(s, column)].type;
+    const char *type = s->column[adopt_source_column(s, column)].type;
     enum stamp stamp = STAMP_TIME;
     if (strcasestr(type, "BOOL"))
         stamp = STAMP_TRUE;
@@ -258,10 +258,10 @@ static int mark_stamp(const struct source *s, const char *column, const char **r
              " ELSE %d END",
              STAMP_RFC3339, STAMP_TIME, STAMP_TRUE, STAMP_MS, STAMP_SECONDS, STAMP_JULIAN,
              STAMP_SECONDS, stamp);
-    db_adopt_write(&b, &marked, "s",
-                   " FROM (SELECT {processed_at} AS x FROM main.{table} AS s WHERE NOT {open}"
-                   " LIMIT 1)");
-    struct db_rows rows = db_adopt_start(s, &b, err);
+    adopt_write(&b, &marked, "s",
+                " FROM (SELECT {processed_at} AS x FROM main.{table} AS s WHERE NOT {open}"
+                " LIMIT 1)");
+    struct db_rows rows = adopt_start(s, &b, err);
     int r = db_step(&rows, err);
     if (r < 0)
         return -1;
@@ -285,13 +285,13 @@ static int mark_rows(struct store *st, const struct db_rows *table, const char *
     };
     struct buf b;
     buf_init(&b, ADOPT_STATEMENT_MAX);
-    db_adopt_write(&b, &s, "s", "UPDATE main.{table} AS s SET {mark} = ");
+    adopt_write(&b, &s, "s", "UPDATE main.{table} AS s SET {mark} = ");
     buf_addstr(&b, db_text(table, 3));
-    db_adopt_write(&b, &s, "s",
-                   " WHERE {key} IN (SELECT a.row FROM outbox_adopted_row a"
-                   " WHERE a.source = {source}"
-                   " AND a.event_id IN (SELECT value FROM json_each(?1))) AND {open}");
-    struct db_rows rows = db_adopt_start(&s, &b, err);
+    adopt_write(&b, &s, "s",
+                " WHERE {key} IN (SELECT a.row FROM outbox_adopted_row a"
+                " WHERE a.source = {source}"
+                " AND a.event_id IN (SELECT value FROM json_each(?1))) AND {open}");
+    struct db_rows rows = adopt_start(&s, &b, err);
     if (rows.at)
         sqlite3_bind_text(rows.at, 1, ids, -1, SQLITE_STATIC);
     if (db_step(&rows, err) != 0)
@@ -302,7 +302,7 @@ static int mark_rows(struct store *st, const struct db_rows *table, const char *
     return 0;
 }
 
-int sqlite_adopt_mark(struct store *st, const char *consumer, const struct settlement *s,
+int adopt_sqlite_mark(struct store *st, const char *consumer, const struct settlement *s,
                       struct error *err)
 {
     struct db_rows q;
@@ -314,7 +314,7 @@ int sqlite_adopt_mark(struct store *st, const char *consumer, const struct settl
 
     struct buf ids;
     buf_init(&ids, IDS_MAX);
-    size_t n = db_delivered_ids(s, &ids);
+    size_t n = adopt_delivered_ids(s, &ids);
     if (!buf_cstr(&ids))
         r = err_nomem(err);
     while (r == 1 && n > 0) {
@@ -331,8 +331,8 @@ int sqlite_adopt_mark(struct store *st, const char *consumer, const struct settl
 
 /* ---- the driver ---- */
 
-static int adopt_table(const struct source *s, const struct adopted *was, bool copies,
-                       struct adopt_result *ret, struct error *err)
+static int take_rows(const struct source *s, const struct adopted *was, bool copies,
+                     struct adopt_result *ret, struct error *err)
 {
     const struct adopt_request *req = s->req;
     const char *stamp = NULL;
@@ -351,7 +351,7 @@ static int adopt_table(const struct source *s, const struct adopted *was, bool c
 
 static int drop_mark(const struct source *s, struct error *err)
 {
-    if (db_adopt_forget_mark(s->st, s->name, err) != 0)
+    if (adopt_forget_mark(s->st, s->name, err) != 0)
         return -1;
     return make_trigger(s, err);
 }
@@ -360,23 +360,23 @@ static int undo_adoption(const struct source *s, bool there, struct error *err)
 {
     if (!there)
         return 0;
-    if (db_adopt_forget_mark(s->st, s->name, err) != 0)
+    if (adopt_forget_mark(s->st, s->name, err) != 0)
         return -1;
-    return db_adopt_drop(s, err);
+    return adopt_drop(s, err);
 }
 
-const struct adopt_driver sqlite_adopt_driver = {
+const struct adopt_driver adopt_sqlite = {
     .one_transaction = true,
     .trigger_max = 500,
     .drop = "DROP TRIGGER IF EXISTS main.{trigger}",
     .query = start,
     .name = add_name,
     .literal = add_literal,
-    .value = db_adopt_column,
+    .value = adopt_column,
     .open = add_open,
     .part = add_part,
-    .check = db_mark_check,
-    .adopt = adopt_table,
+    .check = adopt_mark_allowed,
+    .adopt = take_rows,
     .drop_mark = drop_mark,
     .undo = undo_adoption,
 };

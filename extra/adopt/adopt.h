@@ -1,6 +1,6 @@
 /* adopt.h: turning rows of an application's table into events, in SQLite and MariaDB. */
-#ifndef STORE_DB_ADOPT_H
-#define STORE_DB_ADOPT_H
+#ifndef ADOPT_ADOPT_H
+#define ADOPT_ADOPT_H
 
 #include "base/buf.h"
 #include "store/db/db.h"
@@ -35,13 +35,13 @@ struct source {
     struct buf mapping;
 };
 
-/* db_source_find finds the table and its columns. ERR_NOTFOUND: there is none; ERR_CONFIG: it
+/* adopt_source_find finds the table and its columns. ERR_NOTFOUND: there is none; ERR_CONFIG: it
  * cannot be adopted. */
-int db_source_find(struct source *s, struct error *err);
-/* db_source_column finds a column, ignoring case; -1: there is none. */
-int db_source_column(const struct source *s, const char *name);
-/* db_source_literal returns whether a text is in single quotes. */
-bool db_source_literal(const char *text);
+int adopt_source_find(struct source *s, struct error *err);
+/* adopt_source_column finds a column, ignoring case; -1: there is none. */
+int adopt_source_column(const struct source *s, const char *name);
+/* adopt_source_literal returns whether a text is in single quotes. */
+bool adopt_source_literal(const char *text);
 
 /* The state of a table's adoption. */
 struct adopted {
@@ -54,7 +54,7 @@ struct adopted {
 struct adopt_driver {
     bool one_transaction; /* everything runs in one; else each call has its own */
     size_t trigger_max;   /* bytes of a trigger's name */
-    const char *drop;     /* the statement that drops the trigger, see db_adopt_write */
+    const char *drop;     /* the statement that drops the trigger, see adopt_write */
     /* query starts a statement, as db_driver.rows does. */
     void *(*query)(struct store *st, const char *text, struct error *err);
     /* name appends a name, literal a text with any content. */
@@ -76,29 +76,43 @@ struct adopt_driver {
     int (*undo)(const struct source *s, bool there, struct error *err);
 };
 
-/* db_adopt_write appends a statement about the table, and its row r, in which {table}, {trigger}
+/* adopt_write appends a statement about the table, and its row r, in which {table}, {trigger}
  * and {mark} stand for names, {source} for the table's name as a text, {key} for the column F_ID,
  * {open} for the condition that the row is unprocessed, the name of a field for its value, and
  * others for what the driver's part makes of them. */
-void db_adopt_write(struct buf *b, const struct source *s, const char *r, const char *sql);
-/* db_adopt_column appends a column of row r. */
-void db_adopt_column(struct buf *b, const struct source *s, const char *r, const char *column);
-/* db_adopt_start runs the statement in b, which it releases; its rows are read with db_step.
- * db_adopt_finish runs it to its end, db_adopt_run also writes it. */
-struct db_rows db_adopt_start(const struct source *s, struct buf *b, struct error *err);
-int db_adopt_finish(const struct source *s, struct buf *b, struct error *err);
-int db_adopt_run(const struct source *s, const char *r, const char *sql, struct error *err);
-/* db_adopt_drop drops the trigger, if it exists. */
-int db_adopt_drop(const struct source *s, struct error *err);
+void adopt_write(struct buf *b, const struct source *s, const char *r, const char *sql);
+/* adopt_column appends a column of row r. */
+void adopt_column(struct buf *b, const struct source *s, const char *r, const char *column);
+/* adopt_start runs the statement in b, which it releases; its rows are read with db_step.
+ * adopt_finish runs it to its end, adopt_run also writes it. */
+struct db_rows adopt_start(const struct source *s, struct buf *b, struct error *err);
+int adopt_finish(const struct source *s, struct buf *b, struct error *err);
+int adopt_run(const struct source *s, const char *r, const char *sql, struct error *err);
+/* adopt_drop drops the trigger, if it exists. */
+int adopt_drop(const struct source *s, struct error *err);
 
-/* db_adopt_is_marked returns whether rows of the table are marked. */
-int db_adopt_is_marked(const struct source *s, bool *ret, struct error *err);
-/* db_adopt_forget_mark deletes the mark, and the record of which row became which event. */
-int db_adopt_forget_mark(struct store *st, const char *table, struct error *err);
-/* db_mark_check refuses an impossible mark: its column is missing, or rows cannot be told apart. */
-int db_mark_check(const struct source *s, struct error *err);
-/* db_delivered_ids appends the ids of the delivered events, as a JSON array, and returns their
+/* adopt_is_marked returns whether rows of the table are marked. */
+int adopt_is_marked(const struct source *s, bool *ret, struct error *err);
+/* adopt_forget_mark deletes the mark, and the record of which row became which event. */
+int adopt_forget_mark(struct store *st, const char *table, struct error *err);
+/* adopt_mark_allowed refuses an impossible mark: its column is missing, or rows cannot be told
+ * apart. */
+int adopt_mark_allowed(const struct source *s, struct error *err);
+/* adopt_delivered_ids appends the ids of the delivered events, as a JSON array, and returns their
  * number. */
-size_t db_delivered_ids(const struct settlement *s, struct buf *b);
+size_t adopt_delivered_ids(const struct settlement *s, struct buf *b);
+
+/* ---- MariaDB ---- */
+
+/* The kinds of columns, by their data types. */
+enum adopt_kind { ADOPT_KIND_TEXT, ADOPT_KIND_BYTES, ADOPT_KIND_NUMBER, ADOPT_KIND_TIME };
+
+enum adopt_kind adopt_mariadb_kind(const struct source *s, const char *column);
+/* adopt_mark_put records that rows are to be marked from now on, as requested; inside a
+ * transaction. */
+int adopt_mark_put(const struct source *s, struct error *err);
+/* adopt_mark_check refuses a column that cannot be set, and a change of the column by which rows
+ * are found. */
+int adopt_mark_check(const struct source *s, struct error *err);
 
 #endif
