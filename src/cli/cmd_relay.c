@@ -310,12 +310,15 @@ static int open_and_run(struct relay *r, struct error *err)
     return result;
 }
 
-/* Checks the settings before anything starts, and releases everything in reverse order. */
+/* Checks the settings before anything starts, and releases everything in reverse order. The relay is
+ * static because a thread of the HTTP server that waits for the store may outlive this call: see
+ * admin_stop. */
 static int relay_run(struct cli *cli, struct error *err)
 {
-    struct relay r = {.cli = cli,
-                      .drain = ((const struct relay_args *)cli_own(cli))->drain,
-                      .wake_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC))};
+    static struct relay r;
+    r.cli = cli;
+    r.drain = ((const struct relay_args *)cli_own(cli))->drain;
+    r.wake_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (r.wake_fd < 0)
         return err_errno(err, ERR_UNAVAILABLE, errno, "could not create an eventfd");
 

@@ -242,6 +242,8 @@ int config_environment(struct config *c, struct error *err)
         const char *value = split_entry(*e, "OUTBOX_", variable);
         if (!value || strncmp(variable, PREFIX, PREFIX_LEN) == 0)
             continue;
+        if (value != getenv(variable)) /* of several with one name, the first counts */
+            continue;
         if (take_variable(c, variable, value, err) == 0)
             continue;
         if (config_wrong(c, variable, err) != 0)

@@ -320,6 +320,10 @@ static int set_login(const struct nats_plan *p, natsOptions *o, struct error *er
         secret = url_password(p->set.token_file, p->token, err);
     if (!secret && err->code)
         return -1;
+    if (secret && p->set.token_file) { /* the token is the first line */
+        char *rest = secret + strcspn(secret, "\r\n");
+        explicit_bzero(rest, strlen(rest));
+    }
 
     if (p->set.creds_file) {
         s = natsOptions_SetUserCredentialsFromFiles(o, p->set.creds_file, NULL);

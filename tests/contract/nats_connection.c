@@ -173,7 +173,7 @@ static void token_login_works(void **state)
     nats_server_kill(&server);
     nats_server_start_open(&server, "authorization { token: s3cret-token }", "s3cret-token");
     nats_server_stream(&server, "S", "{\"subjects\":[\"s\"]}");
-    write_secret(path, "token", "s3cret-token\n");
+    write_secret(path, "token", "s3cret-token\n# of the relay\n");
     snprintf(query, sizeof query, "stream=S&token-file=%s", path);
     open_with(p, "s", query);
     assert_int_equal(run_one(p, "1")->status, SINK_DELIVERED);

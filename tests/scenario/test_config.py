@@ -1,9 +1,11 @@
 """config check reports what a relay would, and all errors at once; consumers from the environment alone."""
 import os
 import re
+import subprocess
+import sys
 
 import servers
-from support import Case, wait_until
+from support import BIN, Case, wait_until
 
 USAGE, CONFIG = 64, 78
 
@@ -190,6 +192,14 @@ class Environment(ConfigCase):
         self.assertEqual([ev["type"] for ev in self.ndjson(self.path("search"))], ["a.1", "b.1"])
         self.assertEqual([ev["type"] for ev in self.ndjson(self.path("mail"))], ["b.1"])
         self.assertTrue(self.json("config", "check", env=env)["ok"])
+
+    def test_first_of_two_variables_with_one_name_counts(self):
+        """As for getenv. Only execve itself can pass both."""
+        code = ("import ctypes, sys; list_of = lambda texts: (ctypes.c_char_p * (len(texts) + 1))(*map(str.encode, texts), None); "
+                "ctypes.CDLL(None).execve(sys.argv[1].encode(), list_of(sys.argv[1:4]), list_of(sys.argv[4:]))")
+        done = subprocess.run([sys.executable, "-c", code, BIN, "config", "show", f"OUTBOX_STORE={self.store}", "OUTBOX_LEASE=7s", "OUTBOX_LEASE=9s"],
+                              capture_output=True, text=True, check=True)
+        self.assertEqual(re.findall(r"lease +(\S+) +OUTBOX_LEASE", done.stdout), ["7s"], done.stderr)
 
     def test_flags_override_the_environment_and_the_file(self):
         self.write("o.conf", "[outbox]\nbatch = 1\n[consumer a]\nsink = file:x\nbatch = 2\nlease = 7s\n[consumer b]\nsink = file:y\n")

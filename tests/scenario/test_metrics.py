@@ -1,4 +1,5 @@
 """The metrics and health checks of a relay."""
+import contextlib
 import http.client
 import json
 import pathlib
@@ -7,9 +8,12 @@ import shutil
 import socket
 import sqlite3
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
+
+import psycopg2
 
 from proxy_postgres import Proxy
 import servers
@@ -22,6 +26,19 @@ UNAVAILABLE, USAGE = 69, 64
 SAMPLE = re.compile(r'(\w+)(?:\{(.*)\})? (\S+)$')
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 TYPES_MAX = 32
+
+LAST_MOMENT = r"""
+#include <string.h>
+#include <unistd.h>
+/* The end of the process takes a while, and uses the stack again. */
+__attribute__((destructor)) static void last_moment(void)
+{
+    char stack[32768];
+    memset(stack, 0x5a, sizeof stack);
+    __asm__ volatile("" : : "r"(stack) : "memory");
+    usleep(500000);
+}
+"""
 
 
 class Page:
@@ -584,6 +601,28 @@ class OfPostgres(Outside, PgCase):
             self.outbox("consumers", "resume", "mail")
             self.wait_metric(relay, 30, "outbox_dispatched_total")
             self.wait_metric(relay, 0, "outbox_depth")
+
+    def test_relay_ends_cleanly_while_a_scrape_waits_for_the_store(self):
+        """It does not wait for the scrape, so its server answers until the process has ended."""
+        source, lib = self.path("last.c"), self.path("last.so")
+        pathlib.Path(source).write_text(LAST_MOMENT)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", lib, source], check=True)
+        stop = threading.Event()
+
+        def ask(path):
+            while not stop.is_set():
+                with contextlib.suppress(OSError, http.client.HTTPException): self.fetch(relay, path)
+        with contextlib.closing(psycopg2.connect(self.store)) as db, db.cursor() as cursor, \
+             self.serve(*self.file_sink(), env={"LD_PRELOAD": str(lib)}) as relay:
+            cursor.execute("LOCK TABLE outbox.mark IN ACCESS EXCLUSIVE MODE")
+            clients = [threading.Thread(target=ask, args=(path,)) for path in ("/metrics", *["/livez?verbose"] * 4)]
+            for client in clients: client.start()
+            try:
+                wait_until(lambda: self.sql("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"))
+                relay.stop()
+            finally:
+                stop.set()
+                for client in clients: client.join()
 
     def test_metrics_health_and_log_never_show_a_password(self):
         secret = "hunter2-and-more"
