@@ -11,7 +11,7 @@ failing_since, proven, attempts, `key`, seq, crashes > 0;
 -- schema_version: a migration may have run since the relay started.
 SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'schema_version';
 
--- consumer_state: what an operator or a restore may have changed since the last turn, also in
+-- consumer_state: what an operator or a restore may have changed since the last turn, including in
 -- outbox_meta, and the server's clock. No other session changes the consumer's rows until the
 -- commit.
 SELECT paused, epoch, ordering, lanes, events, predicate,
@@ -157,6 +157,6 @@ SELECT min(position) = max(position)
   FROM outbox_lane
  WHERE consumer = :consumer AND (lane = :lane OR :lane < 0);
 
--- release: gives back the end of the last range.
+-- release: returns the end of the last range.
 UPDATE outbox_lane SET position = :position
  WHERE consumer = :consumer AND (lane = :lane OR :lane < 0);

@@ -69,7 +69,7 @@ SELECT attempts, NULL, 0, error, 1, 0
 SELECT at, sink_id FROM outbox_receipt
  WHERE consumer = :consumer AND seq = :seq AND event_id = :event_id;
 
--- ended_state: the recorded end of a single event; see put_ended.
+-- ended_state: the recorded end of an individual event; see put_ended.
 SELECT state FROM outbox_ended WHERE seq = :seq AND consumer = :consumer;
 
 -- first_event: the lowest seq there is.
@@ -84,7 +84,7 @@ SELECT e.created_at FROM @events@ ORDER BY seq LIMIT 1;
 -- count_events: exact, and slow where there are many.
 SELECT count(*) FROM @numbered@;
 
--- count_all_dead: dead letters of all consumers that were not sent back.
+-- count_all_dead: dead letters of all consumers that are not being retried.
 SELECT count(*) FROM outbox_dead WHERE retrying = 0;
 
 -- passed_at: when the last consumer passed the oldest event; -1: unknown for some consumer.

@@ -14,7 +14,7 @@ BEGIN
     IF NOT @@check_constraint_checks THEN
         SET what = 'outbox_event: not stored: its limits need check_constraint_checks = 1';
     ELSEIF warnings >= @@max_error_count THEN
-        SET what = 'outbox_event: not stored: to tell whether a value was changed takes a higher '
+        SET what = 'outbox_event: not stored: telling whether a value was changed needs a higher '
                    'max_error_count';
     END IF;
     WHILE what IS NULL AND warnings > 0 DO
@@ -62,8 +62,8 @@ CREATE OR REPLACE TRIGGER outbox_event_deleted BEFORE DELETE ON outbox_event FOR
 BEGIN
     IF NOT @outbox_change_events <=> 'on' THEN
         SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
-            'outbox_event: events are insert-only, none is deleted or replaced: see outbox trim, '
-            'idempotency_key';
+            'outbox_event: events are insert-only, and none was deleted or replaced: see outbox '
+            'trim, idempotency_key';
     END IF;
 END//
 
@@ -71,12 +71,12 @@ CREATE OR REPLACE TRIGGER outbox_event_updated BEFORE UPDATE ON outbox_event FOR
 BEGIN
     IF NOT @outbox_change_events <=> 'on' THEN
         SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
-            'outbox_event: events are insert-only, none is changed: give an idempotency_key and '
-            'use INSERT IGNORE';
+            'outbox_event: events are insert-only, and none was changed: give an idempotency_key '
+            'and use INSERT IGNORE';
     END IF;
 END//
 
--- A deleted dead letter was dropped, unless it had been sent back and is being settled.
+-- A deleted dead letter was dropped, unless it was retried and is being settled.
 CREATE OR REPLACE TRIGGER outbox_dead_deleted AFTER DELETE ON outbox_dead FOR EACH ROW
 BEGIN
     IF OLD.retrying = 0 AND EXISTS (SELECT 1 FROM outbox_order WHERE seq = OLD.seq) THEN
@@ -85,7 +85,7 @@ BEGIN
 END//
 
 -- outbox_emit stores one event, in the caller's transaction. NULL for a missing field. A session
--- without strict mode changes what does not fit into a parameter, too.
+-- without strict mode also changes what does not fit into a parameter.
 CREATE OR REPLACE PROCEDURE outbox_emit(type VARCHAR(256) CHARACTER SET utf8mb4,
     aggregate_type VARCHAR(1025) CHARACTER SET utf8mb4,
     aggregate_id VARCHAR(1025) CHARACTER SET utf8mb4,
@@ -372,7 +372,7 @@ CREATE OR REPLACE FUNCTION outbox_row_headers(id LONGTEXT CHARACTER SET utf8mb4)
 RETURN IF(id IS NULL OR outbox_row_uuid(id) REGEXP '^.{14}7.{4}[89ab]', NULL,
           JSON_OBJECT('source_id', COALESCE(outbox_row_uuid(id), LEFT(id, 1000))))//
 
--- outbox_row_type: white space becomes _, and a long type is cut, by bytes if it is ASCII.
+-- outbox_row_type: white space becomes _, and a long type is truncated, by bytes if it is ASCII.
 CREATE OR REPLACE FUNCTION outbox_row_type(type LONGTEXT CHARACTER SET utf8mb4)
     RETURNS VARCHAR(255) CHARACTER SET utf8mb4 DETERMINISTIC NO SQL SQL SECURITY INVOKER
 BEGIN
@@ -411,13 +411,13 @@ END//
 
 -- outbox_wait returns once a marker waits for its seq, or the sequencer has changed since the
 -- caller read it; otherwise after `patience` ms. It polls every millisecond while a producer has an
--- uncommitted event or had one lately, and less often the longer nothing comes; nothing has come
--- for `idle` ms when it is called. The session is READ UNCOMMITTED, so it sees events before they
--- are committed. A second query, of committed rows, tells whether one is. Neither may lock, nor ask
--- for a lock: that makes the server materialize the implicit lock of an uncommitted marker, which
--- remains as a lock on the gap behind it when its producer rolls back to a savepoint, and blocks
--- all other inserts. So each poll is a separate SELECT: within IF or SET it would lock what it
--- reads.
+-- uncommitted event or had one lately, and less often the longer nothing arrives; nothing has
+-- arrived for `idle` ms when it is called. The session is READ UNCOMMITTED, so it sees events
+-- before they are committed. A second query, of committed rows, tells whether one is. Neither may
+-- take or even request a lock: a request makes the server materialize the implicit lock of an
+-- uncommitted marker, which remains as a lock on the gap behind it when its producer rolls back to
+-- a savepoint, and blocks all other inserts. So each poll is a separate SELECT: within IF or SET it
+-- would lock what it reads.
 CREATE OR REPLACE PROCEDURE outbox_wait(known_next BIGINT, known_news BIGINT UNSIGNED,
     patience INT, idle INT) SQL SECURITY INVOKER
 wait: BEGIN
@@ -541,7 +541,7 @@ SELECT v.seq, v.event_id, v.type, v.consumer,
  WHERE v.wanted OR (v.seq <= v.high AND v.was_wanted) OR v.parked OR v.retrying IS NOT NULL
     OR v.ended IS NOT NULL;
 
--- Events that a worker would claim: pending, also of an expired claim, or failed and due again.
+-- Events that a worker would claim: pending, even in an expired claim, or failed and due again.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_find_unprocessed AS
 SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, d.attempts,
        d.due_at, d.error, e.created_at
@@ -571,7 +571,7 @@ SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payl
   FROM outbox_delivery d JOIN outbox_sequenced e ON e.seq = d.seq
  WHERE d.state = 'failed';
 
--- Events that were given up: dead letters that were not sent back.
+-- Events that were given up: dead letters that are not being retried.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_find_abandoned AS
 SELECT consumer, seq, id, type, aggregate_type, aggregate_id, payload, attempts, error, dead_at,
        created_at
@@ -586,8 +586,8 @@ SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payl
                                         WHERE r.consumer = d.consumer AND r.seq = d.seq
                                           AND r.event_id = e.id);
 
--- Names known from other outboxes (docs/coming-from.md). last_processed_id: everything up to it is
--- done with. The retry is that of the first event that failed and waits.
+-- Names known from other outboxes (docs/coming-from.md). last_processed_id: the consumer is done
+-- with everything up to it. The retry is that of the first event that failed and waits.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_listeners AS
 SELECT c.name AS listener_id,
        least((SELECT min(l.position) FROM outbox_lane l WHERE l.consumer = c.name),
