@@ -137,8 +137,9 @@ SELECT seq, attempts + 1, `key` FROM outbox_parked
  LIMIT 1;
 
 -- unpark_claim: the events of a parked claim wait again, and one more crash is counted. If an event
--- is to blame, that was an attempt. If not, then from the fourth crash on each event is retried at
--- a separate time, at first within 2 s, later within a minute: eventually the culprit is alone.
+-- is to blame, that counts as an attempt. If not, then from the fourth crash on each event is
+-- retried at a separate time, at first within 2 s, later within a minute: eventually the culprit is
+-- alone.
 UPDATE outbox_parked
    SET due_at = CASE WHEN :blamed OR crashes < 3 OR due_at IS NULL THEN due_at
                      ELSE :now + @apart@ END,

@@ -32,7 +32,7 @@ SELECT EXISTS (SELECT 1 FROM outbox_claim
     OR (SELECT count(*) FROM outbox_lane WHERE consumer = :consumer)
        < (SELECT lanes FROM outbox_consumer WHERE name = :consumer);
 
--- furthest_position: a consumer told to start beyond the head stays there.
+-- furthest_position: a consumer set to start beyond the head stays there.
 SELECT max(position) FROM outbox_lane WHERE consumer = :consumer;
 
 -- set_shape: valid only if `unfinished` finds no event.

@@ -37,7 +37,7 @@ SELECT @event_columns@ FROM @events@
 -- exceptional_{forwards,backwards}: those of them with a recorded state; consumer NULL: of any.
 SELECT @event_columns@ FROM @exceptional@ ORDER BY @seq@{, DESC} LIMIT :max;
 
--- consumer_start: events up to here came before the consumer.
+-- consumer_start: events up to here predate the consumer.
 SELECT start FROM outbox_consumer WHERE name = :consumer;
 
 -- former_filters: events were judged by the filter that was in force when they were handed out.
@@ -95,7 +95,7 @@ SELECT CASE WHEN count(at) = count(*) THEN max(at) ELSE -1 END
           FROM outbox_consumer c) passed;
 
 -- list_marks (stream text): high-water marks of one stream, or of all if stream is NULL; the
--- furthest of each stream comes first.
+-- highest of each stream comes first.
 SELECT stream, consumer, hi, lo, at FROM outbox_mark
  WHERE :stream IS NULL OR stream = :stream
  ORDER BY stream, hi DESC, lo DESC, consumer;

@@ -94,8 +94,8 @@ CREATE TABLE IF NOT EXISTS outbox_fresh (
 -- The order in which events are handed out. The session that locks the row of outbox_sequencer
 -- assigns a seq to each marker that it sees, in their order, and deletes them. If A was committed
 -- before B was inserted, A's marker is lower, and a session that sees B sees A: so A.seq < B.seq.
--- An event that commits late gets a late seq, and a seq never changes: no event appears before
--- those already read.
+-- An event that commits late is assigned a late seq, and a seq never changes: no event appears
+-- before those already read.
 CREATE TABLE IF NOT EXISTS outbox_order (
     seq    BIGINT NOT NULL PRIMARY KEY,
     nr     BIGINT UNSIGNED NOT NULL,

@@ -30,10 +30,10 @@ BEGIN
     END IF;
 END//
 
--- An event gets its marker once it is in the table: see outbox_fresh for why not before. In a
--- session without strict mode the server changes what does not fit, and only warns: then nothing is
--- stored. The trigger declares no variables: setting them up for each event takes longer than the
--- marker.
+-- An event's marker is inserted once the event is in the table: see outbox_fresh for why not
+-- before. In a session without strict mode the server changes what does not fit, and only warns:
+-- then nothing is stored. The trigger declares no variables: setting them up for each event takes
+-- longer than the marker.
 CREATE OR REPLACE TRIGGER outbox_event_inserted AFTER INSERT ON outbox_event FOR EACH ROW
 BEGIN
     IF @@warning_count > 0 OR @@max_error_count = 0 OR NOT @@check_constraint_checks THEN
@@ -206,7 +206,7 @@ BEGIN
 END//
 
 -- outbox_json_number writes a JSON number as digits without a zero at either end and an exponent,
--- so that equal numbers are equal texts. Of an exponent 16 digits count, as in src/base/num.c.
+-- so that equal numbers are equal texts. Only 16 digits of an exponent count, as in src/base/num.c.
 CREATE OR REPLACE FUNCTION outbox_json_number(
     number LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin)
     RETURNS LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin DETERMINISTIC NO SQL
@@ -233,7 +233,7 @@ BEGIN
 END//
 
 -- outbox_json_at returns the text of the value at a path of a predicate; NULL: there is none. The
--- last of several members of a name counts, and only a bare name of digits indexes an array.
+-- last of several members of the same name counts, and only a bare name of digits indexes an array.
 CREATE OR REPLACE FUNCTION outbox_json_at(
     payload LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     path LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin)
@@ -361,8 +361,8 @@ BEGIN
 END//
 
 -- Functions that convert columns of adopted tables to fields of an event. outbox_row_uuid returns
--- an id that is a UUID, NULL for any other; outbox_row_headers keeps the other, and records a UUID
--- that is no UUIDv7 as the row's id.
+-- an id that is a UUID, NULL for any other; outbox_row_headers keeps the others, and records a UUID
+-- that is not a UUIDv7 as the row's id.
 CREATE OR REPLACE FUNCTION outbox_row_uuid(id LONGTEXT CHARACTER SET utf8mb4)
     RETURNS CHAR(36) CHARACTER SET ascii DETERMINISTIC NO SQL SQL SECURITY INVOKER
 RETURN IF(id REGEXP '^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$', LOWER(id), NULL)//
@@ -470,7 +470,7 @@ SELECT CONVERT(idempotency_key USING utf8mb4) AS idempotency_key, id AS event_id
   FROM outbox_event WHERE idempotency_key IS NOT NULL;
 
 -- The state of every kept event for every consumer whose type patterns match it, or did when it was
--- handed out. SQL cannot tell the lane of a key. Where the lane matters, the state is `unknown`:
+-- handed out. SQL cannot compute the lane of a key. Where the lane matters, the state is `unknown`:
 -- with several lanes, of an event that some lanes are past and others are not, or that a claim of
 -- some lane spans; `outbox events` can always tell. An expired claim counts as none: its events are
 -- pending, or failed if they had failed before.

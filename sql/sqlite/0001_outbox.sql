@@ -31,7 +31,7 @@ CREATE TABLE outbox_meta (
 -- The limits are those of docs/reference.md. A refused producer sees the constraint's name, so the
 -- name states the column and the limit. SQLite keeps any type in any column, text with NUL inside
 -- (where length() and GLOB end), and bytes that are not UTF-8. No CHECK can find those bytes; a
--- relay makes dead letters of such events. SQLite compiles the checks with every INSERT that is
+-- relay turns such events into dead letters. SQLite compiles the checks with every INSERT that is
 -- prepared, which takes longer than running them and depends on the number of terms. So there are
 -- few checks, and each covers much:
 -- * x BETWEEN ' ' AND printf('%.99s', x): text of 1 to 99 bytes without NUL. printf makes text of
@@ -41,7 +41,7 @@ CREATE TABLE outbox_meta (
 --   Types are mostly ASCII, where a simpler pattern finds white space sooner.
 -- * Replacing ':"' by ',"', '{' by '[' and '}' by ']' makes a JSON array of an object whose values
 --   are strings; any other object becomes invalid JSON.
--- * Replacing ',"' by '},{"' makes as many objects of it as it has strings.
+-- * Replacing ',"' by '},{"' turns it into as many objects as it has strings.
 CREATE TABLE outbox_event (
     seq             INTEGER PRIMARY KEY AUTOINCREMENT,
     id              TEXT NOT NULL UNIQUE DEFAULT (printf('%08x-%04x-7%03x-%04x-%012x',

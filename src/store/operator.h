@@ -22,7 +22,7 @@ enum start { START_BEGINNING, START_END, START_SEQ };
 /* Who registers a consumer, which determines which settings may change. Settings are events, where,
  * order and lanes; the retry policy is informational and may change freely. */
 enum put {
-    /* a starting worker: creates the consumer, or gives it settings it has never had */
+    /* a starting worker: creates the consumer, or applies settings that it has never had */
     PUT_START,
     /* a running worker: the same, but does not recreate a removed consumer (ERR_NOTFOUND) */
     PUT_AGAIN,

@@ -180,7 +180,7 @@ struct inbox_key {
     struct str handler, key;
 };
 
-/* A claim whose lease is renewed. */
+/* A claim whose lease is to be renewed. */
 struct claim_lease {
     const char *consumer, *owner;
     int64_t epoch;
@@ -364,9 +364,9 @@ struct store_ops {
     /* turn takes over expired claims, settles `s` (may be NULL) and then claims up to
      * req->max_events (0: none), in one transaction. The order matters: the events of an expired
      * claim must be parked before any that wait behind them. *ret_lost: the claim was no longer
-     * ours, and only the marks of s were recorded; claiming goes on regardless. If ret_batch->n ==
-     * 0, nothing was claimed, and *ret_hint says when to ask again. After an error either nothing
-     * was done or, if the outcome of the commit is unknown, everything; a retry is safe. */
+     * ours, and only the marks of s were recorded; claiming continues regardless. If ret_batch->n
+     * == 0, nothing was claimed, and *ret_hint says when to ask again. After an error either
+     * nothing was done or, if the outcome of the commit is unknown, everything; a retry is safe. */
     int (*turn)(struct store *st, const struct settlement *s, bool *ret_lost,
                 const struct claim_request *req, struct arena *a, struct batch *ret_batch,
                 struct claim_hint *ret_hint, struct error *err);
@@ -537,7 +537,7 @@ enum order store_order_of(struct str name);
 /* store_order_key returns the ordering key of an event with this key: events with the same value
  * are delivered one after the other. 0: the event waits for no other. */
 uint64_t store_order_key(enum order order, uint64_t key);
-/* store_seq_of returns the seq if an event's id is given as a seq; 0 if it is not. */
+/* store_seq_of returns the seq if an event's id is written as a seq; otherwise 0. */
 int64_t store_seq_of(const char *id);
 /* store_in_state returns whether a delivery is in the state that the query asks for; now_ms is the
  * database's clock. */

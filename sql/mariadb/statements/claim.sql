@@ -4,7 +4,7 @@
 -- places: the places of the events after a position.
 SELECT seq, nr FROM outbox_order WHERE seq > :position ORDER BY seq LIMIT :max;
 
--- events_between: events as they lie in the table: the columns of fresh_events, but nr for seq.
+-- events_between: events in table order: the columns of fresh_events, but nr for seq.
 SELECT e.nr, @chunk_columns_of_e@ FROM outbox_event e
  WHERE e.nr BETWEEN :first AND :last ORDER BY e.nr;
 
@@ -52,7 +52,7 @@ SELECT MIN(marker), COUNT(*) FROM outbox_order
 DELETE FROM outbox_fresh WHERE marker >= :first AND marker <= :last ORDER BY marker LIMIT :n;
 
 -- drop_markers: exactly those that were assigned a seq, one by one. A range with gaps would wait
--- for a marker in it that is not committed, and then swallow it.
+-- for a marker in it that is not committed, and then delete it.
 DELETE f FROM outbox_order o STRAIGHT_JOIN outbox_fresh f ON f.marker = o.marker
  WHERE o.seq >= :next AND o.seq < :after;
 
@@ -90,7 +90,7 @@ UPDATE outbox_parked p
    SET p.due_at = greatest(:now, coalesce(p.failed_at + p.wait, 0))
  WHERE p.consumer = :consumer AND p.claim IS NULL AND p.due_at IS NULL;
 
--- put_mark: a stream's high-water mark never goes back. MariaDB sets columns one after the other,
+-- put_mark: a stream's high-water mark never moves back. MariaDB sets columns one after the other,
 -- so those that decide are set last.
 INSERT INTO outbox_mark (stream, consumer, hi, lo, at)
 VALUES (:stream, :consumer, :hi, :lo, :now)

@@ -8,7 +8,7 @@ VALUES (:type, :aggregate_type, :aggregate_id, :version, :payload, :headers,
         :tenant, :not_before, :idempotency_key)
 RETURNING id;
 
--- insert_plain: for an event that has nothing else: naming a column costs more than leaving it out.
+-- insert_plain: for an event without other fields: naming a column costs more than leaving it out.
 INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload)
 VALUES (:type, :aggregate_type, :aggregate_id, :payload)
 RETURNING id;

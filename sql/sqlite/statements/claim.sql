@@ -125,7 +125,7 @@ UPDATE outbox_parked SET due_at = max(:now, coalesce(failed_at + wait, 0))
                 WHERE p.consumer = :consumer AND p.claim = :epoch AND p.key <> 0
                   AND p.seq IN (@taken@));
 
--- put_mark: a stream's high-water mark never goes back.
+-- put_mark: a stream's high-water mark never moves back.
 INSERT INTO outbox_mark (stream, consumer, hi, lo, at)
 VALUES (:stream, :consumer, :hi, :lo, :now)
     ON CONFLICT (stream, consumer) DO UPDATE SET hi = :hi, lo = :lo, at = :now

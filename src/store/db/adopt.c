@@ -554,7 +554,7 @@ static int undo(struct source *s, struct adopt_result *ret, struct error *err)
     return s->req->dry_run ? 0 : driver_of(s)->undo(s, was.there, err);
 }
 
-/* Adopts the table, or only reports the result. All checks come before the first change. */
+/* Adopts the table, or only reports the result. All checks precede the first change. */
 static int adopt(struct source *s, struct adopt_result *ret, struct error *err)
 {
     const struct adopt_driver *d = driver_of(s);

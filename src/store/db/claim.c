@@ -90,7 +90,7 @@ void db_claim_over(struct turn *t, int64_t epoch)
 
 /* Where order matters, a lane belongs to one worker at a time. That worker may hold several claims
  * on it if it knows of all of them: a claim whose answer was lost, or one that expired and cannot
- * be taken over yet, has events that must go first. */
+ * be taken over yet, has events that must be delivered first. */
 bool db_claim_blocks(const struct db_claim *c, int lane)
 {
     bool of_lane = c->lane == lane || c->lane == STORE_ALL_LANES || lane == STORE_ALL_LANES;
@@ -153,7 +153,7 @@ static int extend_here(struct store *st, const struct claim_lease *l, bool *ret_
     return 0;
 }
 
-/* Where every commit wakes listeners, a watcher that counts our own commits is not woken. */
+/* Where every commit wakes listeners, this one is counted as our own, which a watcher ignores. */
 int db_extend(struct store *st, const struct claim_lease *l, bool *ret_lost, struct error *err)
 {
     bool own = st->ops->driver->commit_wakes && db_of(st)->watched;

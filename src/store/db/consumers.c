@@ -167,7 +167,7 @@ static int create(struct store *st, const struct consumer_spec *c, struct error 
 /* ---- changing ---- */
 
 /* Changes order or lanes. That is safe only when no event is claimed, parked or unclaimed; then
- * every lane is at the head, or was told to start beyond it. */
+ * every lane is at the head, or was set to start beyond it. */
 static int reshape(struct store *st, const struct consumer_spec *c, struct error *err)
 {
     int64_t head = 0, unfinished = 0, position = 0;

@@ -303,7 +303,7 @@ static bool in_state(const struct viewer *v, const struct event_query *q)
 }
 
 /* A listing in progress. Events in the requested state are past low, up to high; up to low, only
- * events with a record are. */
+ * events with a record can be. */
 struct listing {
     const struct event_query *q;
     event_visit *visit;

@@ -8,7 +8,7 @@
 
 #include "store_sql.h"
 
-#define BUSY_AGAIN 50 /* ms until a worker looks again whether its lane is free */
+#define BUSY_AGAIN 50 /* ms until a worker checks again whether its lane is free */
 #define TRIES 4       /* of a transaction that failed only because of another */
 
 static bool is_claiming(const struct turn *t)

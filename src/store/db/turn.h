@@ -88,7 +88,7 @@ int db_take_over(struct turn *t, struct error *err);
 
 /* db_fresh_claim claims fresh events into t->b, if there are any. */
 int db_fresh_claim(struct turn *t, struct error *err);
-/* db_fresh_claim_after claims those after the position of a lane, or of all, which moves on. */
+/* db_fresh_claim_after claims those after the position of a lane, or of all, and advances it. */
 int db_fresh_claim_after(struct turn *t, int lane, int64_t position, struct error *err);
 /* db_fresh_lane_free returns whether no claim blocks the caller; if one does, the hint says so. */
 bool db_fresh_lane_free(struct turn *t, int lane);

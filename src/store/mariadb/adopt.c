@@ -3,8 +3,8 @@
  * here; the conversions of columns are in sql/mariadb/functions.sql.
  *
  * In MariaDB, CREATE TRIGGER commits, so the trigger does nothing until a row of outbox_adopted
- * enables it; that row and the events of the existing rows come in one transaction. If interrupted
- * at any point, the adoption is either done or not, and can be repeated. */
+ * enables it; that row and the events of the existing rows are written in one transaction. If
+ * interrupted at any point, the adoption is either done or not, and can be repeated. */
 #include "store/mariadb/mariadb.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * sql/mariadb/0001_outbox.sql), wake-ups after commits, and polling for new events. The server
  * waits on our behalf (outbox_wait) on a separate connection, and its answer makes that
  * connection's socket readable. It answers at once if a change exists that this handle has not
- * seen, so no wake-up is lost. One poll tells which consumers of a relay want the events of a
+ * seen, so no wake-up is lost. One poll determines which consumers of a relay want the events of a
  * commit; only those take a turn. */
 #include <mysqld_error.h>
 #include <poll.h>

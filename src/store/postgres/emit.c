@@ -222,7 +222,7 @@ int pg_handle_once(struct store *base, void *foreign, struct str handler, struct
     return 0;
 }
 
-/* Appends a text to an array literal, which goes to the server as a parameter. */
+/* Appends a text to an array literal, which is sent to the server as a parameter. */
 static void add_element(struct buf *b, struct str s)
 {
     bool first = b->n == 1;

@@ -73,7 +73,7 @@ static int repair_numbers(struct store *st, int64_t *ret_events, int64_t *ret_fr
     if (db_run(st, err, SQL(refuse_changes)) != 0)
         return -1;
 
-    /* New events get numbers beyond all that exist, and beyond base. */
+    /* New events are assigned numbers beyond all that exist, and beyond base. */
     if (DB_VALUES(st, err, {ret_from, SQL(first_event)}, {&top, SQL(last_event)}) != 0)
         return -1;
     return DB_RUN_ALL(st, err, {SQL(forget_sequence)},

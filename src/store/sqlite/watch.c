@@ -1,5 +1,5 @@
-/* watch.c: polling for new events on behalf of many consumers. One poll tells which of them want
- * the events of a commit; only those take a turn.
+/* watch.c: polling for new events on behalf of many consumers. One poll determines which of them
+ * want the events of a commit; only those take a turn.
  *
  * A wake-up arrives before the commit is visible, so a poll takes the write lock, which the
  * committer holds until it is done. seq is commit order: everything past the last seq of the
@@ -63,8 +63,9 @@ static void watch_place(const struct sqlite_store *st, const char *db)
     inotify_add_watch(st->wake, folder, mask);
 }
 
-/* Watches the write-ahead log. A write to it comes before the commit is visible, so a woken worker
- * must read under the write lock, which the committer holds until it is done. db_turn does. */
+/* Watches the write-ahead log. A write to it happens before the commit is visible, so a woken
+ * worker must read under the write lock, which the committer holds until it is done. db_turn
+ * does. */
 int sqlite_wake_fd(struct store *base)
 {
     struct sqlite_store *st = sqlite_of(base);
