@@ -112,8 +112,8 @@ BEGIN
         RAISE EXCEPTION 'table % was adopted before, and it is not known which of its rows became '
                         'events then', tab
             USING ERRCODE = 'OB001',
-                  HINT = 'existing copy turns all unprocessed rows into events; '
-                         'existing skip begins with new rows';
+                  HINT = 'existing copy turns all unprocessed rows into events, '
+                         'and existing skip begins with new rows';
     END IF;
 END $outbox$;
 

@@ -208,7 +208,7 @@ BEGIN
                 WHERE c.tenant = '';
                 fed := @include is_fed()@;
                 IF l.window_end < known OR behind OR again THEN
-                    astray := format('event numbers restarted: the last one given out is %s, '
+                    astray := format('event numbers began again: the last one given out is %s, '
                                      'consumer "%s" was at %s', l.window_end, c.name, known);
                     RETURN;
                 ELSIF strange THEN

@@ -537,7 +537,7 @@ static int check_existing(const struct source *s, const struct adopted *was, str
         return err_set(err, ERR_CONFLICT,
                        "table %.100s was adopted before, and it is not known which of its rows "
                        "became events then; existing copy turns all unprocessed rows into events, "
-                       "existing skip begins with new rows",
+                       "and existing skip begins with new rows",
                        s->name);
     return 0;
 }
