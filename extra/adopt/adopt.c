@@ -67,7 +67,7 @@ static bool is_ours(const char *name)
     return false;
 }
 
-/* Strips the quotes of "name", or of MariaDB's `name`, unless memory runs out. */
+/* Strips the quotes from "name", or from MariaDB's `name`, unless memory runs out. */
 static const char *unquoted(struct source *s, const char *name)
 {
     size_t n = strlen(name);
@@ -108,7 +108,7 @@ static int find_table(struct source *s, struct error *err)
     if (!ok)
         return err_nomem(err);
     if (is_ours(s->name))
-        why = "it is the outbox's own";
+        why = "it belongs to the outbox";
     if (why)
         return err_set(err, ERR_CONFIG, "%.200s is not a table that can be adopted: %.300s",
                        s->name, why);
@@ -177,8 +177,8 @@ static int check_given(const struct adopt_request *req, struct error *err)
         if (known)
             continue;
         return err_set(err, ERR_CONFIG,
-                       "no field of an event is called %.*s; the fields are id, type, "
-                       "aggregate_type, aggregate_id, payload, created_at, processed_at and tenant",
+                       "an event has no field %.*s; its fields are id, type, aggregate_type, "
+                       "aggregate_id, payload, created_at, processed_at and tenant",
                        (int)field.n, name);
     }
     return 0;
@@ -194,8 +194,8 @@ static int say_no_shape(const struct source *s, struct error *err)
         buf_addf(&all, "%s%s", i ? ", " : "", s->column[i].name);
     const char *columns = buf_cstr(&all);
     err_set(err, ERR_NOTFOUND,
-            "table %.100s has neither a column processed_at nor aggregatetype; its columns are "
-            "%.250s; name its shape, and which column is which field",
+            "table %.100s has neither a processed_at nor an aggregatetype column; its columns are "
+            "%.250s; name its shape, and the column of each field",
             s->name, columns ? columns : "");
     buf_release(&all);
     return -1;
@@ -255,16 +255,15 @@ static int take_column(struct source *s, enum field f, const char *name, bool ne
     if (at >= 0)
         s->of[f] = s->column[at].name;
     else if (needed)
-        return err_set(err, ERR_NOTFOUND,
-                       "table %.100s has no column %.100s, which would be the %s", s->name, name,
-                       field_names[f]);
+        return err_set(err, ERR_NOTFOUND, "table %.100s has no column %.100s to use as the %s",
+                       s->name, name, field_names[f]);
     return 0;
 }
 
 static int say_missing(enum field f, struct error *err)
 {
     const char *field = field_names[f];
-    return err_set(err, ERR_NOTFOUND, "no column is known to be the %s; name it: %s=COLUMN", field,
+    return err_set(err, ERR_NOTFOUND, "no column is known for the %s; name one: %s=COLUMN", field,
                    field);
 }
 
@@ -464,8 +463,8 @@ int adopt_mark_allowed(const struct source *s, struct error *err)
     if (!mark)
         return 0;
     if (adopt_source_column(s, mark) < 0)
-        return err_set(err, ERR_NOTFOUND,
-                       "table %.100s has no column %.100s, which would be marked", s->name, mark);
+        return err_set(err, ERR_NOTFOUND, "table %.100s has no column %.100s to mark", s->name,
+                       mark);
     if (!id)
         return err_set(
             err, ERR_CONFIG,
@@ -476,9 +475,8 @@ int adopt_mark_allowed(const struct source *s, struct error *err)
         return -1;
     if (!unique)
         return err_set(err, ERR_CONFIG,
-                       "rows of %.100s cannot be marked: its column %.100s does not identify its "
-                       "rows; name one that does, a primary key or a UNIQUE column: --column "
-                       "id=NAME",
+                       "rows of %.100s cannot be marked: column %.100s does not identify them; "
+                       "name one that does, a primary key or a UNIQUE column: --column id=NAME",
                        s->name, id);
     return store_name_check(s->req->consumer, err);
 }
@@ -532,15 +530,14 @@ static int check_existing(const struct source *s, const struct adopted *was, str
     bool copy = existing && strcmp(existing, "copy") == 0;
     if (was->there && copy)
         return err_set(err, ERR_CONFLICT,
-                       "table %.100s is adopted: its rows became events when it was, and copied "
-                       "again they would be delivered twice; leave existing out, or undo "
-                       "the adoption first",
+                       "table %.100s is already adopted, and its rows became events: copies would "
+                       "be delivered again; omit existing, or undo the adoption first",
                        s->name);
     if (!was->there && was->once && !existing)
         return err_set(err, ERR_CONFLICT,
-                       "table %.100s was adopted before, and which of its rows became events then "
-                       "cannot be told; existing copy makes events of all that are not processed, "
-                       "existing skip begins with new ones",
+                       "table %.100s was adopted before, and it is not known which of its rows "
+                       "became events then; existing copy turns all unprocessed rows into events, "
+                       "and existing skip begins with new rows",
                        s->name);
     return 0;
 }
@@ -557,7 +554,7 @@ static int undo(struct source *s, struct adopt_result *ret, struct error *err)
     return s->req->dry_run ? 0 : driver_of(s)->undo(s, was.there, err);
 }
 
-/* Adopts the table, or only reports the result. All checks come before the first change. */
+/* Adopts the table, or only reports the result. All checks precede the first change. */
 static int adopt(struct source *s, struct adopt_result *ret, struct error *err)
 {
     const struct adopt_driver *d = driver_of(s);

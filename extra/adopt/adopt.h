@@ -60,7 +60,8 @@ struct adopt_driver {
     /* name appends a name, literal a text with any content. */
     void (*name)(struct buf *b, struct str name);
     void (*literal)(struct buf *b, struct str text);
-    /* value appends a column's value; open, that a flag, a time or a boolean, is not set. */
+    /* value appends a column's value; open, the condition that a flag, a time or a boolean, is not
+     * set. */
     void (*value)(struct buf *b, const struct source *s, const char *r, const char *column);
     void (*open)(struct buf *b, const struct source *s, const char *r, const char *column);
     /* part appends any other part of a statement. */
@@ -78,8 +79,8 @@ struct adopt_driver {
 
 /* adopt_write appends a statement about the table, and its row r, in which {table}, {trigger}
  * and {mark} stand for names, {source} for the table's name as a text, {key} for the column F_ID,
- * {open} for the condition that the row is unprocessed, the name of a field for its value, and
- * others for what the driver's part makes of them. */
+ * {open} for the condition that the row is unprocessed, the name of a field for its value, and any
+ * others for what the driver's part writes. */
 void adopt_write(struct buf *b, const struct source *s, const char *r, const char *sql);
 /* adopt_column appends a column of row r. */
 void adopt_column(struct buf *b, const struct source *s, const char *r, const char *column);

@@ -3,8 +3,8 @@
  * built here; the conversions of columns are in sql/mariadb/functions.sql.
  *
  * In MariaDB, CREATE TRIGGER commits, so the trigger does nothing until a row of outbox_adopted
- * enables it; that row and the events of the existing rows come in one transaction. If interrupted
- * at any point, the adoption is either done or not, and can be repeated. */
+ * enables it; that row and the events of the existing rows are written in one transaction. If
+ * interrupted at any point, the adoption is either done or not, and can be repeated. */
 #include <stdio.h>
 #include <string.h>
 
@@ -126,7 +126,7 @@ static void add_part(struct buf *b, const struct source *s, const char *r, struc
 #define NOTED ", {source}, {id} FROM "
 #define NOTE_END "{key} IS NOT NULL ON DUPLICATE KEY UPDATE value = VALUES(value), had = 0; "
 
-/* The trigger makes an event of a new row. An id that is a UUID becomes the event's id, unless an
+/* The trigger turns a new row into an event. An id that is a UUID becomes the event's id, unless an
  * event has it already; otherwise the table's default supplies one. VALUES, because SELECT would
  * lock the numbers of outbox_event. */
 static int make_trigger(const struct source *s, bool marked, struct error *err)
@@ -221,7 +221,7 @@ static int note_copied(const struct source *s, struct error *err)
     return mdb_exec(s->st, "DROP TEMPORARY TABLE " COPYING, err);
 }
 
-/* Makes an event of each unprocessed row. A DATETIME is taken to be in the server's time zone. */
+/* Turns each unprocessed row into an event. A DATETIME is taken to be in the server's time zone. */
 static int copy(const struct source *s, bool marked, const char *id_default, int64_t *ret,
                 struct error *err)
 {
@@ -362,7 +362,7 @@ static int renew(struct source *s, const struct db_rows *q, struct error *err)
             return err_nomem(err);
         bool column = s->of[f] && !adopt_source_literal(s->of[f]);
         if (column && adopt_source_column(s, s->of[f]) < 0)
-            return err_set(err, ERR_NOTFOUND, "it no longer has a column %.100s", s->of[f]);
+            return err_set(err, ERR_NOTFOUND, "the table no longer has a column %.100s", s->of[f]);
     }
     if (adopt_is_marked(s, &marked, err) != 0)
         return -1;

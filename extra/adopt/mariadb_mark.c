@@ -2,9 +2,9 @@
  * the transaction that settles their delivery. The statements name the application's table and
  * columns, so they are built here.
  *
- * It waits for no lock: a session that has rows locked may belong to the program that delivered
- * them before, which marks them itself. Rows that could not be marked stay noted, and the next turn
- * tries again. */
+ * Marking waits for no lock: a session that has rows locked may belong to the program that
+ * delivered them before, which marks them itself. Rows that could not be marked stay noted, and the
+ * next turn tries again. */
 #include <mysqld_error.h>
 #include <stdio.h>
 #include <string.h>
@@ -75,7 +75,7 @@ static int read_stamp(const struct source *s, const char *column, enum stamp *re
     return r < 0 ? -1 : 0;
 }
 
-/* Refuses to keep a mark if rows, noted by another column, could not be found any more. */
+/* Refuses to keep a mark if rows, noted by another column, could no longer be found. */
 static int same_key(const struct source *s, struct error *err)
 {
     struct db_rows q;
@@ -88,8 +88,8 @@ static int same_key(const struct source *s, struct error *err)
     if (same)
         return 0;
     return err_set(err, ERR_CONFIG,
-                   "rows of %.100s are marked, and cannot be identified by a different column from "
-                   "now on: give --mark and --consumer again, or --drop-mark first",
+                   "rows of %.100s are marked, and the column that identifies them cannot change: "
+                   "pass --mark and --consumer again, or use --drop-mark first",
                    s->name);
 }
 
@@ -214,7 +214,7 @@ static void add_key(struct buf *b, const struct table *t, struct str key)
         buf_addc(b, ')');
 }
 
-/* Runs a statement on the rows in a state; *ret->at is NULL if there are none, or it fails. */
+/* Runs a statement on the rows in a state; *ret->at is NULL if there are none, or on failure. */
 static int start(const struct table *t, const char *sql, enum seen seen, const char *end,
                  struct db_rows *ret, struct error *err)
 {
@@ -307,7 +307,7 @@ static int forget_rows(const struct table *t, struct error *err)
 }
 
 /* Records the error that prevents rows from being marked; NULL: none. It is written only when it
- * changes, so error_at is when the problem was first met. */
+ * changes, so error_at is when the problem first occurred. */
 static int put_trouble(const struct table *t, const char *trouble, struct error *err)
 {
     bool same = !trouble && !t->trouble;
@@ -320,8 +320,9 @@ static int put_trouble(const struct table *t, const char *trouble, struct error 
                       .now = mdb_now(&t->st->base.store)));
 }
 
-/* Decides what a failure to mark rows means: the turn fails only if the transaction is over. That
- * asks the server: with innodb_rollback_on_timeout even a lock wait timeout ends it. */
+/* Decides what a failure to mark rows means: the turn fails only if the transaction is over. To
+ * find out, it asks the server: with innodb_rollback_on_timeout, even a lock wait timeout ends the
+ * transaction. */
 static int classify_failure(const struct table *t, const struct error *why, struct error *err)
 {
     struct store *st = &t->st->base.store;

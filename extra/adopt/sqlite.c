@@ -66,10 +66,10 @@ static void add_open(struct buf *b, const struct source *s, const char *r, const
     "CAST(x'2a5b012d207f2dc2a0e19a80e280802de2808ae280a8e280a9e280afe2819fe380805d2a' AS TEXT)"
 
 /* The values of an event, from the columns of the query below: the usual types are converted, text
- * that is not JSON becomes a JSON string, and a type that is too long is cut, by bytes if it is
- * ASCII. uuid is NULL if the row's id is not one; key is the row's id. A Julian day is not a whole
- * number of milliseconds, so it is rounded. A query of existing
- * rows continues with their source, and ends with two parentheses. */
+ * that is not JSON becomes a JSON string, and a type that is too long is truncated, by bytes if it
+ * is ASCII. uuid is NULL if the row's id is not one; key is the row's id. A Julian day is not a
+ * whole number of milliseconds, so it is rounded. A query of existing rows continues with their
+ * source, and ends with two parentheses. */
 static const char event_of_row[] =
     "SELECT CASE WHEN " IS_UUID " THEN lower(id) END AS uuid, "
     "CASE WHEN cut BETWEEN '!' AND printf('%.255s', cut)"
@@ -114,9 +114,9 @@ static void add_part(struct buf *b, const struct source *s, const char *r, struc
 
 #define COPIED SQL_COPIED_COLUMNS
 
-/* Creates the trigger by the current record. An id that is a UUID becomes the event's id, unless an
- * event has it already; otherwise the table's default supplies one. If rows are marked, it also
- * notes which row became which event. */
+/* Creates the trigger as now recorded. An id that is a UUID becomes the event's id, unless an event
+ * has it already; otherwise the table's default supplies one. If rows are marked, it also notes
+ * which row became which event. */
 static int make_trigger(const struct source *s, struct error *err)
 {
     bool marked;
@@ -296,8 +296,8 @@ static int mark_rows(struct store *st, const struct db_rows *table, const char *
         sqlite3_bind_text(rows.at, 1, ids, -1, SQLITE_STATIC);
     if (db_step(&rows, err) != 0)
         return err_prefix(err,
-                          "could not mark rows of %.100s (outbox adopt --drop-mark turns marking "
-                          "off)",
+                          "could not mark rows of %.100s (`outbox adopt --drop-mark` turns "
+                          "marking off)",
                           s.name);
     return 0;
 }

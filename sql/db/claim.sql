@@ -11,7 +11,7 @@ failing_since, proven, attempts, `key`, seq, crashes > 0;
 -- schema_version: a migration may have run since the relay started.
 SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'schema_version';
 
--- consumer_state: what an operator or a restore may have changed since the last turn, also in
+-- consumer_state: what an operator or a restore may have changed since the last turn, including in
 -- outbox_meta, and the server's clock. No other session changes the consumer's rows until the
 -- commit.
 SELECT paused, epoch, ordering, lanes, events, predicate,
@@ -137,8 +137,9 @@ SELECT seq, attempts + 1, `key` FROM outbox_parked
  LIMIT 1;
 
 -- unpark_claim: the events of a parked claim wait again, and one more crash is counted. If an event
--- is to blame, that was an attempt. If not, then from the fourth crash on each event is retried at
--- a separate time, at first within 2 s, later within a minute: eventually the culprit is alone.
+-- is to blame, that counts as an attempt. If not, then from the fourth crash on each event is
+-- retried at a separate time, at first within 2 s, later within a minute: eventually the culprit is
+-- alone.
 UPDATE outbox_parked
    SET due_at = CASE WHEN :blamed OR crashes < 3 OR due_at IS NULL THEN due_at
                      ELSE :now + @apart@ END,
@@ -157,6 +158,6 @@ SELECT min(position) = max(position)
   FROM outbox_lane
  WHERE consumer = :consumer AND (lane = :lane OR :lane < 0);
 
--- release: gives back the end of the last range.
+-- release: returns the end of the last range.
 UPDATE outbox_lane SET position = :position
  WHERE consumer = :consumer AND (lane = :lane OR :lane < 0);

@@ -32,7 +32,7 @@ SELECT EXISTS (SELECT 1 FROM outbox_claim
     OR (SELECT count(*) FROM outbox_lane WHERE consumer = :consumer)
        < (SELECT lanes FROM outbox_consumer WHERE name = :consumer);
 
--- furthest_position: a consumer told to start beyond the head stays there.
+-- furthest_position: a consumer set to start beyond the head stays there.
 SELECT max(position) FROM outbox_lane WHERE consumer = :consumer;
 
 -- set_shape: valid only if `unfinished` finds no event.
@@ -114,7 +114,7 @@ SELECT c.name, :n + 1, l.lane, c.lanes, l.position,
   FROM outbox_consumer c JOIN outbox_lane l ON l.consumer = c.name
  WHERE c.name = :consumer;
 
--- former_of_claim: the filter a claim was made with, if it was replaced since.
+-- former_of_claim: the filter a claim was made with, if it has been replaced since.
 SELECT events, predicate FROM outbox_former_filter
  WHERE consumer = :consumer AND epoch >= :epoch ORDER BY n, lane LIMIT 1;
 
@@ -151,7 +151,7 @@ SELECT c.name, c.paused,
  WHERE :name IS NULL OR c.name = :name
  ORDER BY c.name;
 
--- count_dead: dead letters that were not sent back.
+-- count_dead: dead letters that are not being retried.
 SELECT count(*) FROM outbox_dead WHERE consumer = :consumer AND retrying = 0;
 
 -- next_retry: the time when the first parked event falls due.
@@ -200,7 +200,7 @@ SELECT count(*), min(seq), max(seq),
        (SELECT max(seq) FROM outbox_parked WHERE consumer = :consumer)
   FROM (SELECT seq FROM outbox_parked WHERE consumer = :consumer ORDER BY seq LIMIT :max) some;
 
--- parked_events: the first parked events. A trimmed event here is a redriven dead letter, which
+-- parked_events: the first parked events. A trimmed event here is a retried dead letter, which
 -- holds a copy.
 SELECT coalesce(e.type, d.type), coalesce(e.created_at, d.created_at)
   FROM (SELECT seq FROM outbox_parked WHERE consumer = :consumer ORDER BY seq LIMIT :max) p
@@ -223,6 +223,6 @@ SELECT p.seq, p.attempts, p.due_at, p.error,
  WHERE NOT (p.`delayed` AND p.due_at > :now)
  ORDER BY p.seq LIMIT 1;
 
--- probe_dead: dead letters that were not sent back, counted up to a bound.
+-- probe_dead: dead letters that are not being retried, counted up to a bound.
 SELECT count(*)
   FROM (SELECT 1 FROM outbox_dead WHERE consumer = :consumer AND retrying = 0 LIMIT :max) some;

@@ -37,7 +37,7 @@ SELECT @event_columns@ FROM @events@
 -- exceptional_{forwards,backwards}: those of them with a recorded state; consumer NULL: of any.
 SELECT @event_columns@ FROM @exceptional@ ORDER BY @seq@{, DESC} LIMIT :max;
 
--- consumer_start: events up to here came before the consumer.
+-- consumer_start: events up to here predate the consumer.
 SELECT start FROM outbox_consumer WHERE name = :consumer;
 
 -- former_filters: events were judged by the filter that was in force when they were handed out.
@@ -69,7 +69,7 @@ SELECT attempts, NULL, 0, error, 1, 0
 SELECT at, sink_id FROM outbox_receipt
  WHERE consumer = :consumer AND seq = :seq AND event_id = :event_id;
 
--- ended_state: the recorded end of a single event; see put_ended.
+-- ended_state: the recorded end of an individual event; see put_ended.
 SELECT state FROM outbox_ended WHERE seq = :seq AND consumer = :consumer;
 
 -- first_event: the lowest seq there is.
@@ -84,7 +84,7 @@ SELECT e.created_at FROM @events@ ORDER BY seq LIMIT 1;
 -- count_events: exact, and slow where there are many.
 SELECT count(*) FROM @numbered@;
 
--- count_all_dead: dead letters of all consumers that were not sent back.
+-- count_all_dead: dead letters of all consumers that are not being retried.
 SELECT count(*) FROM outbox_dead WHERE retrying = 0;
 
 -- passed_at: when the last consumer passed the oldest event; -1: unknown for some consumer.
@@ -95,7 +95,7 @@ SELECT CASE WHEN count(at) = count(*) THEN max(at) ELSE -1 END
           FROM outbox_consumer c) passed;
 
 -- list_marks (stream text): high-water marks of one stream, or of all if stream is NULL; the
--- furthest of each stream comes first.
+-- highest of each stream comes first.
 SELECT stream, consumer, hi, lo, at FROM outbox_mark
  WHERE :stream IS NULL OR stream = :stream
  ORDER BY stream, hi DESC, lo DESC, consumer;

@@ -9,8 +9,8 @@ not_before, idempotency_key;
 -- then read the keys of parked events again.
 UPDATE outbox_consumer SET parked_stamp = :stamp WHERE name = :consumer;
 
--- park: an event that waits behind another of its key has no due time. failed_at 0: it did not fail
--- now. Without an error, the recorded failure stays.
+-- park: an event waiting behind another event of the same key has no due time. failed_at 0: it did
+-- not fail now. Without an error, the recorded failure stays.
 INSERT INTO outbox_parked (consumer, seq, `key`, attempts, due_at, crashes, `delayed`, error,
                            failed_at, failing_since, wait, proven)
 SELECT :consumer, :seq, :key, :attempts,
@@ -26,20 +26,20 @@ SELECT :consumer, :seq, :key, :attempts,
        failing_since = coalesce(failing_since, excluded.failing_since),
        proven = greatest(proven, excluded.proven);
 
--- go_behind: an event that was due waits behind another of its key, parked since.
+-- go_behind: an event that was due now waits behind another event of the same key, parked since.
 UPDATE outbox_parked SET due_at = NULL WHERE consumer = :consumer AND seq = :seq;
 
 -- unpark: the event has ended.
 DELETE FROM outbox_parked WHERE consumer = :consumer AND seq = :seq;
 
--- bury: a dead letter copies the whole event, because it outlives it.
+-- bury: a dead letter copies the whole event, because the letter outlives the event.
 INSERT INTO outbox_dead (consumer, @letter_columns@, attempts, error, dead_at)
 SELECT :consumer, @event_columns@, :attempts, :error, :now FROM @events@ WHERE seq = :seq
     ON CONFLICT (consumer, seq) DO UPDATE SET
        attempts = excluded.attempts, error = excluded.error, dead_at = excluded.dead_at,
        retrying = 0;
 
--- bury_again: once its event is trimmed, the row of a letter that was sent back is the only copy.
+-- bury_again: once its event is trimmed, the row of a retried letter is the only copy.
 UPDATE outbox_dead SET attempts = :attempts, error = :error, dead_at = :now, retrying = 0
  WHERE consumer = :consumer AND seq = :seq AND retrying = 1;
 
@@ -65,10 +65,10 @@ SELECT @letter_columns@, consumer, attempts, error, dead_at, retrying FROM outbo
    AND (:id IS NULL OR id = :id OR seq = :seq)
  ORDER BY consumer, seq;
 
--- ordering_of: the consumer's order: what a letter that is sent back must wait for.
+-- ordering_of: the consumer's order: what a retried letter must wait for.
 SELECT ordering FROM outbox_consumer WHERE name = :consumer FOR UPDATE;
 
--- park_letter: sends a letter back, with no attempt used and due at once.
+-- park_letter: parks the event of a letter for a retry, with no attempt used and due at once.
 INSERT IGNORE INTO outbox_parked (consumer, seq, `key`, attempts, due_at)
 VALUES (:consumer, :seq, :key, 0, :now);
 

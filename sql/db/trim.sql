@@ -3,7 +3,8 @@
 -- forget_rows: rows that are not marked need no record of which event they became.
 DELETE FROM outbox_adopted_row WHERE source = :source;
 
--- passed_by_now: a sample from the future, taken by a wrong clock, proves only this.
+-- passed_by_now: a sample from the future, taken by a wrong clock, proves only the progress up to
+-- now.
 UPDATE outbox_passed SET at = :now WHERE consumer = :consumer AND at > :now;
 
 -- passed_too_far: a sample beyond the floor is no longer true: the position was set back.

@@ -78,7 +78,7 @@ CREATE TABLE IF NOT EXISTS outbox_event (
 -- trigger (see outbox_event_deleted in functions.sql).
 CREATE TABLE IF NOT EXISTS outbox_guard (
     nr BIGINT UNSIGNED NOT NULL PRIMARY KEY,
-    CONSTRAINT `events are insert-only: old ones go with outbox trim` FOREIGN KEY (nr) REFERENCES outbox_event (nr)
+    CONSTRAINT `events are insert-only: outbox trim deletes old ones` FOREIGN KEY (nr) REFERENCES outbox_event (nr)
 ) ENGINE = InnoDB;
 
 -- A marker for each event that has no seq yet, written by a trigger in the producer's transaction.
@@ -94,8 +94,8 @@ CREATE TABLE IF NOT EXISTS outbox_fresh (
 -- The order in which events are handed out. The session that locks the row of outbox_sequencer
 -- assigns a seq to each marker that it sees, in their order, and deletes them. If A was committed
 -- before B was inserted, A's marker is lower, and a session that sees B sees A: so A.seq < B.seq.
--- An event that commits late gets a late seq, and a seq never changes: no event appears before
--- those already read.
+-- An event that commits late is assigned a late seq, and a seq never changes: no event appears
+-- before those already read.
 CREATE TABLE IF NOT EXISTS outbox_order (
     seq    BIGINT NOT NULL PRIMARY KEY,
     nr     BIGINT UNSIGNED NOT NULL,
@@ -123,7 +123,7 @@ CREATE TABLE IF NOT EXISTS outbox_consumer (
     delivered  BIGINT NOT NULL DEFAULT 0,
     created_at BIGINT NOT NULL,
     start      BIGINT NOT NULL,                -- events up to here came before its start
-    report     TEXT,                           -- the last report of its relay
+    report     TEXT,                           -- the last report from its relay
     report_at  BIGINT,
     parked_stamp BIGINT NOT NULL DEFAULT 0     -- changes whenever events are parked
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
@@ -167,7 +167,7 @@ CREATE TABLE IF NOT EXISTS outbox_parked (
     error         TEXT,
     failed_at     BIGINT,
     failing_since BIGINT,
-    proven        TINYINT NOT NULL DEFAULT 0,   -- the failure is known to be the event's own
+    proven        TINYINT NOT NULL DEFAULT 0,   -- the event is known to be at fault
     PRIMARY KEY (consumer, seq),
     KEY due (consumer, claim, due_at, seq),
     KEY by_key (consumer, `key`, seq)
@@ -239,7 +239,7 @@ CREATE TABLE IF NOT EXISTS outbox_setting (
     PRIMARY KEY (consumer, generation)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
--- How single events ended for a consumer, where positions and filters do not determine it.
+-- How individual events ended for a consumer, where positions and filters cannot tell.
 CREATE TABLE IF NOT EXISTS outbox_ended (
     seq      BIGINT NOT NULL,
     consumer VARCHAR(63) NOT NULL,

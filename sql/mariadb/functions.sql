@@ -14,7 +14,7 @@ BEGIN
     IF NOT @@check_constraint_checks THEN
         SET what = 'outbox_event: not stored: its limits need check_constraint_checks = 1';
     ELSEIF warnings >= @@max_error_count THEN
-        SET what = 'outbox_event: not stored: to tell whether a value was changed takes a higher '
+        SET what = 'outbox_event: not stored: telling whether a value was changed needs a higher '
                    'max_error_count';
     END IF;
     WHILE what IS NULL AND warnings > 0 DO
@@ -30,10 +30,10 @@ BEGIN
     END IF;
 END//
 
--- An event gets its marker once it is in the table: see outbox_fresh for why not before. In a
--- session without strict mode the server changes what does not fit, and only warns: then nothing is
--- stored. The trigger declares no variables: setting them up for each event takes longer than the
--- marker.
+-- An event's marker is inserted once the event is in the table: see outbox_fresh for why not
+-- before. In a session without strict mode the server changes what does not fit, and only warns:
+-- then nothing is stored. The trigger declares no variables: setting them up for each event takes
+-- longer than the marker.
 CREATE OR REPLACE TRIGGER outbox_event_inserted AFTER INSERT ON outbox_event FOR EACH ROW
 BEGIN
     IF @@warning_count > 0 OR @@max_error_count = 0 OR NOT @@check_constraint_checks THEN
@@ -62,8 +62,8 @@ CREATE OR REPLACE TRIGGER outbox_event_deleted BEFORE DELETE ON outbox_event FOR
 BEGIN
     IF NOT @outbox_change_events <=> 'on' THEN
         SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
-            'outbox_event: events are insert-only, none is deleted or replaced: see outbox trim, '
-            'idempotency_key';
+            'outbox_event: events are insert-only, and none was deleted or replaced: see outbox '
+            'trim, idempotency_key';
     END IF;
 END//
 
@@ -71,12 +71,12 @@ CREATE OR REPLACE TRIGGER outbox_event_updated BEFORE UPDATE ON outbox_event FOR
 BEGIN
     IF NOT @outbox_change_events <=> 'on' THEN
         SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT =
-            'outbox_event: events are insert-only, none is changed: give an idempotency_key and '
-            'use INSERT IGNORE';
+            'outbox_event: events are insert-only, and none was changed: give an idempotency_key '
+            'and use INSERT IGNORE';
     END IF;
 END//
 
--- A deleted dead letter was dropped, unless it had been sent back and is being settled.
+-- A deleted dead letter was dropped, unless it was retried and is being settled.
 CREATE OR REPLACE TRIGGER outbox_dead_deleted AFTER DELETE ON outbox_dead FOR EACH ROW
 BEGIN
     IF OLD.retrying = 0 AND EXISTS (SELECT 1 FROM outbox_order WHERE seq = OLD.seq) THEN
@@ -85,7 +85,7 @@ BEGIN
 END//
 
 -- outbox_emit stores one event, in the caller's transaction. NULL for a missing field. A session
--- without strict mode changes what does not fit into a parameter, too.
+-- without strict mode also changes what does not fit into a parameter.
 CREATE OR REPLACE PROCEDURE outbox_emit(type VARCHAR(256) CHARACTER SET utf8mb4,
     aggregate_type VARCHAR(1025) CHARACTER SET utf8mb4,
     aggregate_id VARCHAR(1025) CHARACTER SET utf8mb4,
@@ -206,7 +206,7 @@ BEGIN
 END//
 
 -- outbox_json_number writes a JSON number as digits without a zero at either end and an exponent,
--- so that equal numbers are equal texts. Of an exponent 16 digits count, as in src/base/num.c.
+-- so that equal numbers are equal texts. Only 16 digits of an exponent count, as in src/base/num.c.
 CREATE OR REPLACE FUNCTION outbox_json_number(
     number LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin)
     RETURNS LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin DETERMINISTIC NO SQL
@@ -233,7 +233,7 @@ BEGIN
 END//
 
 -- outbox_json_at returns the text of the value at a path of a predicate; NULL: there is none. The
--- last of several members of a name counts, and only a bare name of digits indexes an array.
+-- last of several members of the same name counts, and only a bare name of digits indexes an array.
 CREATE OR REPLACE FUNCTION outbox_json_at(
     payload LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     path LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin)
@@ -361,8 +361,8 @@ BEGIN
 END//
 
 -- Functions that convert columns of adopted tables to fields of an event. outbox_row_uuid returns
--- an id that is a UUID, NULL for any other; outbox_row_headers keeps the other, and records a UUID
--- that is no UUIDv7 as the row's id.
+-- an id that is a UUID, NULL for any other; outbox_row_headers keeps the others, and records a UUID
+-- that is not a UUIDv7 as the row's id.
 CREATE OR REPLACE FUNCTION outbox_row_uuid(id LONGTEXT CHARACTER SET utf8mb4)
     RETURNS CHAR(36) CHARACTER SET ascii DETERMINISTIC NO SQL SQL SECURITY INVOKER
 RETURN IF(id REGEXP '^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$', LOWER(id), NULL)//
@@ -372,7 +372,7 @@ CREATE OR REPLACE FUNCTION outbox_row_headers(id LONGTEXT CHARACTER SET utf8mb4)
 RETURN IF(id IS NULL OR outbox_row_uuid(id) REGEXP '^.{14}7.{4}[89ab]', NULL,
           JSON_OBJECT('source_id', COALESCE(outbox_row_uuid(id), LEFT(id, 1000))))//
 
--- outbox_row_type: white space becomes _, and a long type is cut, by bytes if it is ASCII.
+-- outbox_row_type: white space becomes _, and a long type is truncated, by bytes if it is ASCII.
 CREATE OR REPLACE FUNCTION outbox_row_type(type LONGTEXT CHARACTER SET utf8mb4)
     RETURNS VARCHAR(255) CHARACTER SET utf8mb4 DETERMINISTIC NO SQL SQL SECURITY INVOKER
 BEGIN
@@ -411,13 +411,13 @@ END//
 
 -- outbox_wait returns once a marker waits for its seq, or the sequencer has changed since the
 -- caller read it; otherwise after `patience` ms. It polls every millisecond while a producer has an
--- uncommitted event or had one lately, and less often the longer nothing comes; nothing has come
--- for `idle` ms when it is called. The session is READ UNCOMMITTED, so it sees events before they
--- are committed. A second query, of committed rows, tells whether one is. Neither may lock, nor ask
--- for a lock: that makes the server materialize the implicit lock of an uncommitted marker, which
--- remains as a lock on the gap behind it when its producer rolls back to a savepoint, and blocks
--- all other inserts. So each poll is a separate SELECT: within IF or SET it would lock what it
--- reads.
+-- uncommitted event or had one lately, and less often the longer nothing arrives; nothing has
+-- arrived for `idle` ms when it is called. The session is READ UNCOMMITTED, so it sees events
+-- before they are committed. A second query, of committed rows, tells whether one is. Neither may
+-- take or even request a lock: a request makes the server materialize the implicit lock of an
+-- uncommitted marker, which remains as a lock on the gap behind it when its producer rolls back to
+-- a savepoint, and blocks all other inserts. So each poll is a separate SELECT: within IF or SET it
+-- would lock what it reads.
 CREATE OR REPLACE PROCEDURE outbox_wait(known_next BIGINT, known_news BIGINT UNSIGNED,
     patience INT, idle INT) SQL SECURITY INVOKER
 wait: BEGIN
@@ -470,7 +470,7 @@ SELECT CONVERT(idempotency_key USING utf8mb4) AS idempotency_key, id AS event_id
   FROM outbox_event WHERE idempotency_key IS NOT NULL;
 
 -- The state of every kept event for every consumer whose type patterns match it, or did when it was
--- handed out. SQL cannot tell the lane of a key. Where the lane matters, the state is `unknown`:
+-- handed out. SQL cannot compute the lane of a key. Where the lane matters, the state is `unknown`:
 -- with several lanes, of an event that some lanes are past and others are not, or that a claim of
 -- some lane spans; `outbox events` can always tell. An expired claim counts as none: its events are
 -- pending, or failed if they had failed before.
@@ -541,7 +541,7 @@ SELECT v.seq, v.event_id, v.type, v.consumer,
  WHERE v.wanted OR (v.seq <= v.high AND v.was_wanted) OR v.parked OR v.retrying IS NOT NULL
     OR v.ended IS NOT NULL;
 
--- Events that a worker would claim: pending, also of an expired claim, or failed and due again.
+-- Events that a worker would claim: pending, even in an expired claim, or failed and due again.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_find_unprocessed AS
 SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, d.attempts,
        d.due_at, d.error, e.created_at
@@ -571,7 +571,7 @@ SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payl
   FROM outbox_delivery d JOIN outbox_sequenced e ON e.seq = d.seq
  WHERE d.state = 'failed';
 
--- Events that were given up: dead letters that were not sent back.
+-- Events that were given up: dead letters that are not being retried.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_find_abandoned AS
 SELECT consumer, seq, id, type, aggregate_type, aggregate_id, payload, attempts, error, dead_at,
        created_at
@@ -586,8 +586,8 @@ SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payl
                                         WHERE r.consumer = d.consumer AND r.seq = d.seq
                                           AND r.event_id = e.id);
 
--- Names known from other outboxes (docs/coming-from.md). last_processed_id: everything up to it is
--- done with. The retry is that of the first event that failed and waits.
+-- Names known from other outboxes (docs/coming-from.md). last_processed_id: the consumer is done
+-- with everything up to it. The retry is that of the first event that failed and waits.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_listeners AS
 SELECT c.name AS listener_id,
        least((SELECT min(l.position) FROM outbox_lane l WHERE l.consumer = c.name),

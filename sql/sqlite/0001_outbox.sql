@@ -31,7 +31,7 @@ CREATE TABLE outbox_meta (
 -- The limits are those of docs/reference.md. A refused producer sees the constraint's name, so the
 -- name states the column and the limit. SQLite keeps any type in any column, text with NUL inside
 -- (where length() and GLOB end), and bytes that are not UTF-8. No CHECK can find those bytes; a
--- relay makes dead letters of such events. SQLite compiles the checks with every INSERT that is
+-- relay turns such events into dead letters. SQLite compiles the checks with every INSERT that is
 -- prepared, which takes longer than running them and depends on the number of terms. So there are
 -- few checks, and each covers much:
 -- * x BETWEEN ' ' AND printf('%.99s', x): text of 1 to 99 bytes without NUL. printf makes text of
@@ -41,7 +41,7 @@ CREATE TABLE outbox_meta (
 --   Types are mostly ASCII, where a simpler pattern finds white space sooner.
 -- * Replacing ':"' by ',"', '{' by '[' and '}' by ']' makes a JSON array of an object whose values
 --   are strings; any other object becomes invalid JSON.
--- * Replacing ',"' by '},{"' makes as many objects of it as it has strings.
+-- * Replacing ',"' by '},{"' turns it into as many objects as it has strings.
 CREATE TABLE outbox_event (
     seq             INTEGER PRIMARY KEY AUTOINCREMENT,
     id              TEXT NOT NULL UNIQUE DEFAULT (printf('%08x-%04x-7%03x-%04x-%012x',
@@ -98,12 +98,12 @@ CREATE UNIQUE INDEX outbox_event_idempotency ON outbox_event (idempotency_key) W
 CREATE TRIGGER outbox_event_deleted BEFORE DELETE ON outbox_event
 WHEN NOT EXISTS (SELECT 1 FROM outbox_meta WHERE name = 'change_events')
 BEGIN
-    SELECT RAISE(ABORT, 'outbox_event: events are insert-only, this one is not deleted: old events go with `outbox trim`; to take something back, emit another event');
+    SELECT RAISE(ABORT, 'outbox_event: events are insert-only, and this one was not deleted: `outbox trim` deletes old events; to revoke something, emit another event');
 END;
 CREATE TRIGGER outbox_event_updated BEFORE UPDATE ON outbox_event
 WHEN NOT EXISTS (SELECT 1 FROM outbox_meta WHERE name = 'change_events')
 BEGIN
-    SELECT RAISE(ABORT, 'outbox_event: events are insert-only, this one is not changed: to insert once, give an idempotency_key and use INSERT OR IGNORE; to correct something, emit another event');
+    SELECT RAISE(ABORT, 'outbox_event: events are insert-only, and this one was not changed: to insert once, give an idempotency_key and use INSERT OR IGNORE; to correct something, emit another event');
 END;
 
 -- INSERT OR REPLACE deletes the existing event without running a DELETE trigger (except with PRAGMA
@@ -112,11 +112,11 @@ END;
 -- and one with OR IGNORE or ON CONFLICT, run as without the trigger.
 CREATE TRIGGER outbox_event_inserted BEFORE INSERT ON outbox_event
 WHEN EXISTS (SELECT 1 FROM outbox_event WHERE id = NEW.id)
-  OR NEW.seq > 0 AND EXISTS (SELECT 1 FROM outbox_event WHERE seq = NEW.seq) -- -1: it is yet to get one
+  OR NEW.seq > 0 AND EXISTS (SELECT 1 FROM outbox_event WHERE seq = NEW.seq) -- -1: not assigned yet
   OR NEW.idempotency_key IS NOT NULL AND EXISTS (SELECT 1 FROM outbox_event WHERE idempotency_key = NEW.idempotency_key)
 BEGIN
     INSERT OR IGNORE INTO outbox_meta (name, value) VALUES ('replaced', 'yes');
-    SELECT RAISE(ABORT, 'outbox_event: events are insert-only, none is replaced: to insert once, give an idempotency_key and use INSERT OR IGNORE')
+    SELECT RAISE(ABORT, 'outbox_event: events are insert-only, and none was replaced: to insert once, give an idempotency_key and use INSERT OR IGNORE')
     FROM outbox_meta WHERE name = 'replaced' AND value = 'yes';
 END;
 
@@ -144,7 +144,7 @@ CREATE TABLE outbox_consumer (
     epoch        INTEGER NOT NULL DEFAULT 0,    -- grows with every claim: the fence
     delivered    INTEGER NOT NULL DEFAULT 0,
     created_at   INTEGER NOT NULL,
-    report       TEXT,                          -- the last report of its relay
+    report       TEXT,                          -- the last report from its relay
     report_at    INTEGER,
     start        INTEGER NOT NULL,              -- events up to here came before its start
     parked_stamp INTEGER NOT NULL DEFAULT 0
@@ -184,7 +184,7 @@ CREATE TABLE outbox_former_filter (
 ) WITHOUT ROWID;
 
 -- Every event up to position was handed out: it is in a claim, parked, dead, or delivered. high and
--- high_id reveal event numbers that started over.
+-- high_id reveal event numbers that restarted.
 CREATE TABLE outbox_lane (
     consumer TEXT NOT NULL,
     lane     INTEGER NOT NULL,
@@ -195,8 +195,8 @@ CREATE TABLE outbox_lane (
 ) WITHOUT ROWID;
 
 -- A lease: the events of (from_seq, to_seq] in that lane, or parked events (seqs), which have this
--- epoch. Lane -1: of all lanes, for a worker that has all of them. A claim without events (from_seq
--- = to_seq) reserves a lane for a worker that found all of them taken.
+-- epoch. Lane -1: of all lanes, for a worker that holds all of them. A claim without events
+-- (from_seq = to_seq) reserves a lane for a worker that found all of them taken.
 CREATE TABLE outbox_claim (
     consumer     TEXT NOT NULL,
     epoch        INTEGER NOT NULL,
@@ -215,7 +215,7 @@ CREATE TABLE outbox_claim (
 ) WITHOUT ROWID;
 
 -- Events that wait: for a retry, for their time, or behind an event of their own key (due_at IS
--- NULL). A failure uses up an attempt only once it is known to be the event's own, because other
+-- NULL). A failure uses up an attempt only once the event is known to be at fault, because other
 -- events were delivered at the same time: see src/engine/suspect.h.
 CREATE TABLE outbox_parked (
     consumer      TEXT NOT NULL,
@@ -230,7 +230,7 @@ CREATE TABLE outbox_parked (
     error         TEXT,
     failed_at     INTEGER,
     failing_since INTEGER,                      -- every attempt since then has failed
-    proven        INTEGER NOT NULL DEFAULT 0,   -- the failure is known to be the event's own
+    proven        INTEGER NOT NULL DEFAULT 0,   -- the event is known to be at fault
     PRIMARY KEY (consumer, seq)
 ) WITHOUT ROWID;
 CREATE INDEX outbox_parked_due ON outbox_parked (consumer, due_at, seq) WHERE claim IS NULL AND due_at IS NOT NULL;
@@ -253,14 +253,14 @@ CREATE TABLE outbox_dead (
     attempts        INTEGER NOT NULL,
     error           TEXT,
     dead_at         INTEGER NOT NULL,
-    retrying        INTEGER NOT NULL DEFAULT 0, -- it was sent back, and its event is parked
+    retrying        INTEGER NOT NULL DEFAULT 0, -- it is being retried, and its event is parked
     idempotency_key TEXT,
     PRIMARY KEY (consumer, seq)
 ) WITHOUT ROWID;
 
--- How single events ended for a consumer, where positions and filters do not determine it: a row per dropped dead letter, and
--- for the few events held by a worker that vanished while the filter changed. Both are rare, and the row is deleted with its
--- event.
+-- How individual events ended for a consumer, where positions and filters cannot tell: a row for
+-- each dropped dead letter, and for each of the few events that a worker held when it vanished
+-- during a filter change. Both are rare, and the row is deleted with its event.
 CREATE TABLE outbox_ended (
     seq      INTEGER NOT NULL,
     consumer TEXT NOT NULL,
@@ -268,7 +268,7 @@ CREATE TABLE outbox_ended (
     PRIMARY KEY (seq, consumer)
 ) WITHOUT ROWID;
 
--- Deleting a dead letter drops the event, unless it was sent back and is being settled.
+-- Deleting a dead letter drops the event, unless it was retried and is being settled.
 CREATE TRIGGER outbox_note_drop AFTER DELETE ON outbox_dead WHEN OLD.retrying = 0
 BEGIN
     INSERT OR REPLACE INTO outbox_ended (seq, consumer, state)
@@ -399,7 +399,7 @@ WHERE wanted OR (seq <= high AND was_wanted) OR parked OR retrying IS NOT NULL O
 
 -- ---- the five inspections (C1.9): a row for each event and consumer, as in PostgreSQL ----
 
--- Events that a worker would claim: pending, also of an expired claim, or failed and due again.
+-- Events that a worker would claim: pending, even in an expired claim, or failed and due again.
 CREATE VIEW outbox_find_unprocessed AS
 SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, d.attempts, d.due_at, d.error, e.created_at
 FROM outbox_delivery d JOIN outbox_event e ON e.seq = d.seq
@@ -422,7 +422,7 @@ CREATE VIEW outbox_find_failed AS
 SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, d.attempts, d.due_at, d.error, e.created_at
 FROM outbox_delivery d JOIN outbox_event e ON e.seq = d.seq WHERE d.state = 'failed';
 
--- Dead letters that were not sent back.
+-- Dead letters that are not being retried.
 CREATE VIEW outbox_find_abandoned AS
 SELECT consumer, seq, id, type, aggregate_type, aggregate_id, payload, attempts, error, dead_at, created_at
 FROM outbox_dead WHERE retrying = 0;

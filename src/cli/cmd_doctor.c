@@ -298,7 +298,8 @@ static void say_version(struct visit *v, const struct schema_status *s)
             "the outbox has version %lld, this program needs %lld", there, known);
     else
         SAY(PROBLEM, "version", "use a newer outbox",
-            "the outbox has version %lld, this program knows up to %lld", there, known);
+            "the outbox has version %lld, but this program knows only versions up to %lld", there,
+            known);
 
     if (there == known && s->functions == FUNCTIONS_OLDER)
         SAY(WARNING, "functions", "run `outbox migrate up`",

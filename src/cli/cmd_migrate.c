@@ -184,8 +184,9 @@ static int compare_schema(struct store *st, struct report *r, struct error *err)
     if (there > known)
         return err_set(
             err, ERR_NEWER,
-            "the outbox has version %lld, this program knows up to %lld; use a newer outbox", there,
-            known);
+            "the outbox has version %lld, but this program knows only versions up to %lld; use a "
+            "newer outbox",
+            there, known);
     if (there < known)
         output_finding(r, FINDING_PROBLEM, "version", "run `outbox migrate up`",
                        "the outbox has version %lld, this program needs %lld", there, known);

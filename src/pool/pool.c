@@ -107,8 +107,8 @@ static void serve_waiters(struct pool_set *set)
         if (!c)
             return;
 
-        /* A user whose last operation failed does not get the last connection: it may have waited a
-         * second for its consumer's lock, and waiting again would block all others. */
+        /* A user whose last operation failed is not assigned the last connection: it may have
+         * waited a second for its consumer's lock, and waiting again would block all others. */
         bool is_last = set->n > 1 && set->n_failing + 1 >= set->n;
         if (w->user->failed && is_last) {
             at = &w->next;
@@ -285,7 +285,7 @@ bool pool_possible(const struct store *st, size_t workers)
 }
 
 /* Returns how many connections named handlers share; 0: each worker has its own. A few workers have
- * their own, so that they can work in parallel. With more workers, handlers get half of the
+ * their own, so that they can work in parallel. With more workers, handlers use half of the
  * connections that do not listen. */
 static size_t tx_connections(const struct store *st, const struct pool_config *cfg)
 {

@@ -2,7 +2,7 @@
  *
  * Each consumer of a relay has a pooled store: a store whose operations (turn, extend, and the
  * others that a pipeline calls) acquire a connection from the pool and release it at the end.
- * Simple turns requested at the same time are made in one transaction (pooled_store.c). One more
+ * Simple turns requested at the same time are taken in one transaction (pooled_store.c). One more
  * connection belongs to the watcher (watcher.c), which alone listens for the store's wake-ups and
  * wakes the consumers that a commit concerns.
  *
@@ -55,7 +55,7 @@ int pool_store_new(struct pool *p, const struct pool_wants *wants, struct store 
  * own. pool_tx_acquire waits for one, whose session is reset if another consumer used it before;
  * idle_ms is for store_ops.expose_connection. A handler that keeps its connection for longer than a
  * second does not block the others: an extra connection may be opened in its place, and one is
- * closed when another is released. pool_tx_release takes it back, with no transaction open. Any
+ * closed when another is released. pool_tx_release returns it, with no transaction open. Any
  * thread. */
 struct pool_conn;
 bool pool_shares_tx(const struct pool *p);

@@ -59,7 +59,7 @@ void pool_release(struct pool_set *set, struct pool_conn *c, const struct error 
 
 struct batched;
 
-/* Turns that wait to be made in one transaction. (1) At most one thread leads. It makes all turns
+/* Turns waiting to be taken in one transaction. (1) At most one thread leads. It takes all turns
  * that were waiting when it began. */
 struct batcher {
     struct batched *first, **end;
@@ -73,8 +73,8 @@ struct pooled_store {
     struct filter *filter; /* NULL: never woken */
     char *consumer;        /* registered through this store; NULL: none */
     int wake_fd;           /* -1: none */
-    /* Turns to make separately before the next one is batched, and their number last time. The
-     * reason why a turn is not simple usually persists for a while. */
+    /* How many turns to take separately before batching the next, and how many it was last time.
+     * The reason why a turn is not simple usually persists for a while. */
     unsigned separate, separate_last;
     bool failed; /* the last operation failed */
     struct turn_cache cache;

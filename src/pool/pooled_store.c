@@ -85,11 +85,11 @@ static int pooled_put(struct store *base, const struct consumer_spec *spec, bool
 
 /* ---- group commit ----
  *
- * The first thread to arrive makes all waiting turns, including its own; threads that arrive
+ * The first thread to arrive takes all waiting turns, including its own; threads that arrive
  * meanwhile wait for the next batch. So no turn waits for others to arrive, and batches grow with
  * the load on the store. */
 
-/* A turn that waits to be made in one transaction with others; lives on the stack of the calling
+/* A turn waiting to be taken in one transaction with others; lives on the stack of the calling
  * worker. (1) While its state is TURN_WAITS, only the thread that leads the batch touches it; the
  * semaphore hands it back. */
 struct batched {
@@ -101,9 +101,9 @@ struct batched {
     struct batched *next;
 };
 
-/* Makes the turns of a list. If the store is unreachable, or another session holds the write lock
+/* Takes the turns of a list. If the store is unreachable, or another session holds the write lock
  * of a store with one writer, every turn would fail the same way, so all fail. After any other
- * error no turn was made: each is then made separately, and has its own error. */
+ * error no turn was taken: each is then taken separately, and has its own error. */
 static void make_turns(struct pool *p, struct batched *first, size_t n)
 {
     struct error err = {0};
@@ -141,7 +141,7 @@ static void resume_turn(struct batched *w, int state)
     sem_post(&w->ready);
 }
 
-/* Makes up to BATCH_MAX waiting turns, then hands the lead to the first thread that arrived
+/* Takes up to BATCH_MAX waiting turns, then hands the lead to the first thread that arrived
  * meanwhile. Threads are woken one by one, outside the lock, so that they do not queue for it. */
 static void lead_batch(struct pool *p)
 {
@@ -176,8 +176,8 @@ static void wait_resumed(struct batched *w)
         continue; /* interrupted by a signal */
 }
 
-/* Makes a turn in one transaction with others requested at the same time. If t->made is false
- * afterwards, the turn has to be made separately. -1: the store could not be asked. */
+/* Takes a turn in one transaction with others requested at the same time. If t->made is false
+ * afterwards, the turn has to be taken separately. -1: the store could not be asked. */
 static int batcher_turn(struct pool *p, struct batched_turn *t, struct error *err)
 {
     struct batcher *b = &p->batcher;
@@ -209,7 +209,7 @@ static int batcher_turn(struct pool *p, struct batched_turn *t, struct error *er
 /* ---- turns ---- */
 
 /* Batches a turn with those of other consumers if it is simple, and then sets t->made. After one
- * that was not simple, the next few are made separately. */
+ * that was not simple, the next few are taken separately. */
 static int turn_batched(struct pooled_store *ps, struct batched_turn *t, struct error *err)
 {
     bool nothing_to_do = !t->s && t->req->max_events == 0;
@@ -232,7 +232,7 @@ static int turn_batched(struct pooled_store *ps, struct batched_turn *t, struct 
     return 0;
 }
 
-/* While there is a backlog, the next turn is made separately: if only a few consumers are behind,
+/* While there is a backlog, the next turn is taken separately: if only a few consumers are behind,
  * each uses a connection in turn, and larger batches. With many consumers, batched turns are
  * faster. */
 static void note_backlog(struct pooled_store *ps, const struct batched_turn *t)
@@ -300,7 +300,7 @@ static void pooled_wake_clear(struct store *base)
 
 /* ---- opening and closing ---- */
 
-/* Makes the connection forget a consumer if no other store is of it. A store that remembers
+/* Makes the connection forget a consumer if no other store belongs to it. A store that remembers
  * consumers has only one connection: see turn_connections in pool.c. */
 static void forget_consumer(struct pool *p, const char *consumer)
 {

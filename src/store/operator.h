@@ -22,7 +22,7 @@ enum start { START_BEGINNING, START_END, START_SEQ };
 /* Who registers a consumer, which determines which settings may change. Settings are events, where,
  * order and lanes; the retry policy is informational and may change freely. */
 enum put {
-    /* a starting worker: creates the consumer, or gives it settings it has never had */
+    /* a starting worker: creates the consumer, or applies settings that it has never had */
     PUT_START,
     /* a running worker: the same, but does not recreate a removed consumer (ERR_NOTFOUND) */
     PUT_AGAIN,
@@ -74,8 +74,8 @@ extern const char *const delivery_state_names[STATE_COUNT + 1]; /* "pending", ..
 
 /* The parked event that has been overdue for longest. Its key waits for it. */
 struct parked_info {
-    int64_t seq;   /* 0: none, or all only wait for their not_before */
-    int64_t since; /* when it could first have been delivered, as overdue_at */
+    int64_t seq;   /* 0: none, or all are only waiting for their not_before */
+    int64_t since; /* when it could first have been delivered; see overdue_at */
     int attempts;
     int64_t due_at;    /* of its next attempt, or of the current one */
     const char *error; /* of its last attempt; NULL: it has not failed */
@@ -100,13 +100,13 @@ struct consumer_info {
     bool inflight_exact; /* false: an upper bound, the predicate was not evaluated for all */
     int64_t claims;      /* live ones */
     const char *owner;   /* of one live claim; NULL: none */
-    /* events that wait for a retry, for their not_before or behind another, except those in live
-     * claims */
+    /* events waiting for a retry, for their not_before, or behind another event, except those in
+     * live claims */
     int64_t parked;
     bool parked_exact; /* false: an estimate, see STORE_PROBE_ROWS */
     struct parked_info first_parked;
     int64_t dead;
-    const char *report; /* the last report of its relay, made at report_at; NULL: none */
+    const char *report; /* the last report from its relay, made at report_at; NULL: none */
     int64_t report_at;
     bool down;        /* the report says that its sink is down, since report_at */
     int64_t next_due; /* wall ms of the next retry; 0: none */
@@ -115,8 +115,7 @@ struct consumer_info {
     const char *last_error;
     int64_t last_error_at;
     int64_t floor;         /* events up to here are no longer needed */
-    const char *floor_pin; /* the reason why the next event is needed: "position", "parked" or
-                            * "claim" */
+    const char *floor_pin; /* why the next event is needed: "position", "parked" or "claim" */
 };
 
 /* Counts are bounded, so that their cost does not grow with the backlog. */
@@ -207,7 +206,7 @@ struct dead_letter {
     int attempts;
     const char *error;
     int64_t dead_at;
-    bool retrying; /* it was sent back and has not been settled since */
+    bool retrying; /* it is being retried, and has not been settled since */
 };
 struct dead_query {
     const char *consumer; /* NULL: all */
@@ -252,7 +251,7 @@ struct grant_request {
     const char *part, *role;
     const char *const *consumers; /* for the part "consumer": which ones; none: all */
     size_t n_consumers;
-    const char *tenant; /* limits the role to it; NULL: no limit is set */
+    const char *tenant; /* limits the role to this tenant; NULL: no limit is set */
     bool revoke, dry_run;
 };
 
@@ -260,7 +259,7 @@ struct grant_request {
 struct adopt_request {
     const char *table;          /* as SQL writes it */
     const char *shape;          /* "auto", "processed_at", "debezium" */
-    const char *const *columns; /* FIELD=COLUMN, where a column's name is not the usual one */
+    const char *const *columns; /* FIELD=COLUMN, where a column does not have the usual name */
     size_t n_columns;
     /* what to do with existing rows: "copy" or "skip"; NULL: copy, but only the first time */
     const char *existing;
@@ -287,7 +286,7 @@ struct finding {
     enum finding_level level;
     const char *name;   /* a machine-readable word: "transaction", "grants" */
     const char *text;   /* the problem found, and why it matters */
-    const char *advice; /* advice; NULL: none */
+    const char *advice; /* NULL: none */
 };
 
 /* finding_visit is called for each finding, whose strings are borrowed for the call. */
@@ -313,7 +312,7 @@ struct buf;
 
 /* Asks for the SQL that creates and drops an outbox, for external migration tools. */
 struct ddl_request {
-    const char *url;    /* not connected to */
+    const char *url;    /* no connection is made */
     const char *schema; /* used if the URL names none; NULL: the store's default */
     struct buf *up, *down, *ret_schema;
 };

@@ -161,7 +161,8 @@ int64_t store_seq_of(const char *id)
 int store_no_consumer(const char *name, struct error *err)
 {
     return err_set(err, ERR_NOTFOUND,
-                   "there is no consumer \"%s\"; `outbox consumers list` lists them", name);
+                   "there is no consumer \"%s\"; `outbox consumers list` lists all consumers",
+                   name);
 }
 
 /* Appends a setting in force if it differs from the one replaced. */
@@ -195,8 +196,8 @@ int store_replaced(const char *name, const struct consumer_settings *now,
 
     const char *by = now->by ? now->by : "an unknown user";
     err_set(err, ERR_CONFLICT,
-            "consumer \"%s\" was given other settings at %.19sZ by %.60s: %s; these settings were "
-            "replaced; to restore them: outbox consumers revert %s --to %d",
+            "consumer \"%s\" was given other settings at %.19sZ by %.60s: %s; these replaced the "
+            "settings requested here; to restore those: outbox consumers revert %s --to %d",
             name, at, by, b.n ? buf_cstr(&b) : "", name, old->generation);
     buf_release(&b);
     return -1;
@@ -311,8 +312,8 @@ int store_topics_end(struct topics *t, const int64_t all[TOPIC_PLACES], struct c
 #define ROWS_MOST 16000
 #define ROWS_LEAST_WRITER 200
 
-/* A call that begins with the first event walks over the index entries of deleted ones if a
- * transaction stays open. Such calls may take 1/ALL_SHARE of the time. */
+/* While a transaction stays open, a call that begins at the first event walks over the index
+ * entries of deleted events. Such calls may take 1/ALL_SHARE of the time. */
 #define ALL_SHARE 100
 
 static size_t rows_least(bool one_writer)

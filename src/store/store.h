@@ -94,16 +94,16 @@ struct claim_request {
 };
 
 /* When a store next searches for events that a wrong clock has parked for too long. The search
- * covers all parked events of a consumer, so not every turn makes it. A worker that waits for a
- * parked event asks again in time for the next search, since that event's due time may be wrong.
- * Times are monotonic. */
+ * covers all parked events of a consumer, so not every turn runs it. A worker waiting for a parked
+ * event asks again in time for the next search, since that event's due time may be wrong. Times are
+ * monotonic. */
 #define CLOCK_REPAIR_EVERY (10000 * MS_NS)
 
 struct clock_repair {
     int64_t at; /* when to search again; 0: at once */
 };
 
-/* clock_repair_due returns whether a search is due; clock_repair_done notes that it was made. */
+/* clock_repair_due returns whether a search is due; clock_repair_done notes that one has run. */
 static inline bool clock_repair_due(const struct clock_repair *p, int64_t now)
 {
     return now >= p->at;
@@ -180,7 +180,7 @@ struct inbox_key {
     struct str handler, key;
 };
 
-/* A claim whose lease is renewed. */
+/* A claim whose lease is to be renewed. */
 struct claim_lease {
     const char *consumer, *owner;
     int64_t epoch;
@@ -199,7 +199,7 @@ enum savepoint { SAVEPOINT_SET, SAVEPOINT_RELEASE, SAVEPOINT_UNDO };
 /* The state of the transaction that begin opened. */
 enum tx_state {
     TX_OPEN,
-    TX_FAILED, /* the database accepts nothing but a rollback, of all or to a savepoint */
+    TX_FAILED, /* the database accepts only a rollback, in full or to a savepoint */
     TX_GONE,   /* the application ended it */
     TX_LOST,   /* the connection was lost */
 };
@@ -215,13 +215,13 @@ struct settlement {
      * released by moving the position back; if a later claim exists, they are parked instead, as
      * with OUTCOME_BEHIND. 0: none. */
     int64_t release_from;
-    /* High-water marks of the sink's streams. A mark is recorded if it is further than the one
-     * stored, even if the claim is lost, because it describes the state of the sink. */
+    /* High-water marks of the sink's streams. A mark is recorded if it is ahead of the stored one,
+     * even if the claim is lost, because it describes the state of the sink. */
     const struct hwm *marks;
     size_t n_marks;
 };
 
-/* One of several turns made in one transaction, each of a different consumer. The first three
+/* One of several turns taken in one transaction, each of a different consumer. The first three
  * fields are the arguments of turn; the request asks for events. The rest is the answer. */
 struct batched_turn {
     const struct settlement *s; /* NULL: nothing is settled */
@@ -239,7 +239,7 @@ struct watch_result {
     size_t n;   /* new events that were visited */
     bool all;   /* there may be events that were not visited: wake all consumers */
     bool again; /* call poll_new again at once */
-    /* the next call is due after this time, or at a wake-up before it; -1: at the wake-up */
+    /* the next call is due after this time, or at an earlier wake-up; -1: at a wake-up */
     int64_t wait_ms;
     /* as in claim_hint. Valid until the next call */
     const char *wake_blocker;
@@ -307,7 +307,7 @@ struct store_ops {
      * each difference as a finding. It changes nothing. NULL: not supported. */
     int (*validate)(struct store *st, finding_visit *visit, void *ctx, struct error *err);
     /* ddl appends the SQL that init runs and the SQL that undoes it, without a database.
-     * *ret_schema gets the name of the schema, or stays empty if the store has no schemas. */
+     * *ret_schema is set to the schema's name, or stays empty if the store has no schemas. */
     int (*ddl)(const struct ddl_request *req, struct error *err);
     /* doctor checks for known problems of this kind of store, whatever its version. It only
      * reads. */
@@ -364,18 +364,19 @@ struct store_ops {
     /* turn takes over expired claims, settles `s` (may be NULL) and then claims up to
      * req->max_events (0: none), in one transaction. The order matters: the events of an expired
      * claim must be parked before any that wait behind them. *ret_lost: the claim was no longer
-     * ours, and only the marks of s were recorded; claiming goes on regardless. If ret_batch->n ==
-     * 0, nothing was claimed, and *ret_hint says when to ask again. After an error either nothing
-     * was done or, if the outcome of the commit is unknown, everything; a retry is safe. */
+     * ours, and only the marks of s were recorded; claiming continues regardless. If ret_batch->n
+     * == 0, nothing was claimed, and *ret_hint says when to ask again. After an error either
+     * nothing was done or, if the outcome of the commit is unknown, everything; a retry is safe. */
     int (*turn)(struct store *st, const struct settlement *s, bool *ret_lost,
                 const struct claim_request *req, struct arena *a, struct batch *ret_batch,
                 struct claim_hint *ret_hint, struct error *err);
-    /* turn_many makes those of n turns that are simple, in one transaction. A simple turn settles
+    /* turn_many takes those of n turns that are simple, in one transaction. A simple turn settles
      * claims that were delivered completely, and finds few new events or none. All requests set
-     * no_listen. After an error the outcome is unknown, as with turn. NULL: this store makes each
+     * no_listen. After an error the outcome is unknown, as with turn. NULL: this store takes each
      * turn separately. */
     int (*turn_many)(struct store *st, struct batched_turn *t, size_t n, struct error *err);
-    /* extend moves the end of a claim to now + lease_ms. *ret_lost: the owner no longer has it. */
+    /* extend moves the end of a claim to now + lease_ms. *ret_lost: the owner no longer holds
+     * it. */
     int (*extend)(struct store *st, const struct claim_lease *l, bool *ret_lost, struct error *err);
     /* claims lists the claims of a consumer in the arena, in the order of their epochs. */
     int (*claims)(struct store *st, const char *consumer, struct arena *a, struct claim_info **ret,
@@ -430,16 +431,16 @@ struct store_ops {
                   struct error *err);
     int (*dead)(struct store *st, const struct dead_query *q, dead_visit *visit, void *ctx,
                 struct error *err);
-    /* dead_retry sends dead letters back as parked events, due at once and with no attempt used.
-     * They stay dead letters (retrying) until settled. dead_drop deletes them. *ret_n: the number
-     * of letters changed. */
+    /* dead_retry parks the events of dead letters for a retry, due at once and with no attempt
+     * used. They stay dead letters (retrying) until settled. dead_drop deletes them. *ret_n: the
+     * number of letters changed. */
     int (*dead_retry)(struct store *st, const struct dead_query *q, int64_t *ret_n,
                       struct error *err);
     int (*dead_drop)(struct store *st, const struct dead_query *q, int64_t *ret_n,
                      struct error *err);
     /* retry_now makes an event that waits for its next attempt due at once; attempts used still
-     * count. An event that waits behind another of its key, or for its not_before, keeps waiting.
-     * *ret_waited: it was waiting for an attempt. */
+     * count. An event waiting behind another event of the same key, or for its not_before, keeps
+     * waiting. *ret_waited: it was waiting for an attempt. */
     int (*retry_now)(struct store *st, const char *consumer, int64_t seq, bool *ret_waited,
                      struct error *err);
     int (*trim)(struct store *st, const struct trim_request *req, struct trim_result *ret,
@@ -457,9 +458,9 @@ struct store_ops {
     int (*grant)(struct store *st, const struct grant_request *req, bool *ret_changed,
                  struct error *err);
     /* adopt turns the unprocessed rows of a table into events, and each new row in the transaction
-     * that inserts it. ERR_NOTFOUND: the table or a column does not exist; ERR_CONFLICT: the table
-     * was adopted before, the adoption was undone, and req->existing does not decide about its
-     * rows. NULL: not supported. */
+     * that inserts it. ERR_NOTFOUND: the table or a column does not exist; ERR_CONFLICT: an earlier
+     * adoption of the table was undone, and req->existing does not say what to do with its rows.
+     * NULL: not supported. */
     int (*adopt)(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
                  struct error *err);
 };
@@ -495,7 +496,7 @@ struct trimming {
     int64_t pause_ns; /* until the next call, if there is more to do */
 };
 
-/* store_trim_step makes one call of trim for req, whose max_rows and after it sets. */
+/* store_trim_step calls trim once for req, whose max_rows and after it sets. */
 int store_trim_step(struct trimming *t, struct store *st, const struct clock *clock,
                     const struct trim_request *req, struct trim_result *ret, struct error *err);
 
@@ -505,10 +506,10 @@ int store_trim_step(struct trimming *t, struct store *st, const struct clock *cl
 void store_trim_took(struct trimming *t, bool one_writer, int64_t now_ns, int64_t took_ns,
                      const struct trim_result *res);
 
-/* ---- their connections ----
+/* ---- the connections of stores ----
  *
- * A store keeps its connection and replaces it when it reconnects, so get it each time. NULL for a
- * store of another kind, and for one of a server without a connection. pg_conn is a PGconn. */
+ * A store keeps its connection and replaces it when it reconnects, so ask for it each time. NULL
+ * for a store of another kind, and while a server's store is not connected. pg_conn is a PGconn. */
 
 struct pg_conn *pg_handle(struct store *st);
 /* pg_is returns whether a store is a PostgreSQL store, connected or not. Any thread. */
@@ -536,7 +537,7 @@ enum order store_order_of(struct str name);
 /* store_order_key returns the ordering key of an event with this key: events with the same value
  * are delivered one after the other. 0: the event waits for no other. */
 uint64_t store_order_key(enum order order, uint64_t key);
-/* store_seq_of returns the seq if an event's id is given as a seq; 0 if it is not. */
+/* store_seq_of returns the seq if an event's id is written as a seq; otherwise 0. */
 int64_t store_seq_of(const char *id);
 /* store_in_state returns whether a delivery is in the state that the query asks for; now_ms is the
  * database's clock. */
@@ -555,7 +556,7 @@ int store_removable(const char *name, int64_t dead, int64_t parked, int64_t live
 /* store_name_check refuses a consumer's name that is empty, too long or has invalid characters:
  * ERR_CONFIG. */
 int store_name_check(const char *name, struct error *err);
-/* store_spec_check refuses a consumer that no store may register, by its name, its lanes or its
+/* store_spec_check refuses a consumer that no store may register, because of its name, lanes or
  * order: ERR_CONFIG. */
 int store_spec_check(const struct consumer_spec *c, struct error *err);
 
@@ -589,7 +590,7 @@ struct topics {
 /* store_topics_add adds events found. The type is copied. */
 int store_topics_add(struct topics *t, const struct topic_find *f, struct error *err);
 
-/* store_topics_end gives *g its types, most frequent first. all[place] is the total where the
+/* store_topics_end sets the types of *g, most frequent first. all[place] is the total where the
  * sample covered only part of the events; 0: it covered all of them. A type's share of the sample
  * is then taken as its share of the total. */
 int store_topics_end(struct topics *t, const int64_t all[TOPIC_PLACES], struct consumer_gauge *g,

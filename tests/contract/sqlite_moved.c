@@ -117,7 +117,7 @@ static void restarted_sequence_loses_nothing(void **state)
         assert_true(settle(g, "c", out, 2));
         lite_force(db, ways[i]);
         lite_do(db, three); /* fewer than there were */
-        assert_string_equal(lite_taken(g, "started over"), "x y z");
+        assert_string_equal(lite_taken(g, "numbers restarted"), "x y z");
         assert_int_equal(lite_count(g->st, "SELECT count(*) FROM outbox_parked"), 0);
         assert_int_equal(
             lite_count(g->st, "SELECT count(*) FROM outbox_dead d JOIN outbox_event e USING (seq)"),

@@ -164,7 +164,7 @@ class Moved(Case):
             wait_until(lambda: not self.sql("SELECT 1 FROM outbox_claim"))
             self.alter_events("DELETE FROM outbox_event", "DELETE FROM sqlite_sequence", "INSERT INTO outbox_event (type) VALUES ('anew')")
             self.delivered_to_all("anew", relay)
-            self.assertIn("started over", relay.output())
+            self.assertIn("event numbers restarted", relay.output())
 
     def test_relay_waits_for_a_missing_file_and_never_recreates_it(self):
         with self.start() as relay:
@@ -303,13 +303,13 @@ class Moved(Case):
             self.alter_events(*empty)
             self.emit("after")
             self.delivered("after", relay)
-            self.assertIn("event numbers started over", relay.output())
+            self.assertIn("event numbers restarted", relay.output())
         self.alter_events(*empty)
         for n in range(20): self.emit(f"later{n}")  # as many as to pass the position, with no worker polling
-        self.assertIn("started over below those that consumers have received", self.outbox("doctor", status=None).stdout)
+        self.assertIn("restarted below those that consumers have received", self.outbox("doctor", status=None).stdout)
         self.drain("--consumer", "c", "--sink", f"file:{self.out}")
         self.assertEqual([t for t in self.got() if t.startswith("later")], [f"later{n}" for n in range(20)])
-        self.assertIn("event numbers had started over", self.outbox("doctor", status=None).stdout)
+        self.assertIn("event numbers had restarted", self.outbox("doctor", status=None).stdout)
 
     def log_deleted(self, *suffixes, quiet=False):
         """The log or its index is deleted under a relay: it reports that and exits, and nothing that was committed is lost."""
@@ -350,8 +350,8 @@ class Moved(Case):
         self.drain("--consumer", "c", "--sink", f"file:{self.out}")
         self.sql("DELETE FROM outbox_lane")
         with self.start() as relay:
-            wait_until(lambda: 'consumer "c" has lost its place' in relay.output(), what=relay.output)
-            self.assertIn('consumer "c" has lost its place', self.outbox("doctor", status=None).stdout)
+            wait_until(lambda: 'consumer "c" has lost its position' in relay.output(), what=relay.output)
+            self.assertIn('consumer "c" has lost its position', self.outbox("doctor", status=None).stdout)
             self.outbox("trim", "--older-than", "0s", "--yes")
             self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(1,)], "events that the consumer may need were trimmed")
         self.outbox("consumers", "remove", "c", "--yes")

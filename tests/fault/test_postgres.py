@@ -436,7 +436,7 @@ class Refused(Faults):
         self.sql("CREATE TABLE outbox.event (mine int)")
         for args in (["init"], ["emit", "a"], ["status"]):
             said = self.refused(DATA, *args)
-            self.assertIn("a table event that is not ours", said)
+            self.assertIn("a table event that does not belong to an outbox", said)
             self.assertIn("?schema=NAME", said)
         self.assertEqual(self.sql("SELECT count(*) FROM outbox.event"), [(0,)])
         self.outbox("init", "--store", self.store + "&schema=other")

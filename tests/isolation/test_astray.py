@@ -278,13 +278,13 @@ class Astray(Exact):
                 self.register("c")
                 ids = self.emit(3)
                 self.app.do(how)
-                with self.assertRaisesRegex(psycopg2.Error, 'consumer "c" has lost its place.*\n.*consumers remove c'): self.taken()
-                with self.assertRaisesRegex(psycopg2.Error, "lost its place"): self.register("c", lanes=3)
-                self.assertRegex(self.doctor(), 'problem position +consumer "c" has lost its place')
+                with self.assertRaisesRegex(psycopg2.Error, 'consumer "c" has lost its position.*\n.*consumers remove c'): self.taken()
+                with self.assertRaisesRegex(psycopg2.Error, "lost its position"): self.register("c", lanes=3)
+                self.assertRegex(self.doctor(), 'problem position +consumer "c" has lost its position')
                 self.outbox("consumers", "remove", "c", "--yes")
                 self.register("c")
                 self.assertEqual(self.taken()[-3:], ids)
-                self.assertNotIn("lost its place", self.doctor())
+                self.assertNotIn("lost its position", self.doctor())
 
     def test_consumer_with_a_deleted_row_starts_where_configured(self):
         self.register("c")

@@ -303,7 +303,7 @@ class Refused(Case):
         self.addCleanup(server.listener.close)
         server.start()
         said = self.outbox("init", "--store", f"mariadb://root@127.0.0.1:{server.port}/shop", status=CONFIG).stderr
-        self.assertRegex(said, "this server is 8.0.36; an outbox needs MariaDB 10.6 or later; MySQL has no INSERT ... RETURNING")
+        self.assertRegex(said, "this server is 8.0.36; an outbox needs MariaDB 10.6 or later; MySQL has neither INSERT ... RETURNING nor")
 
     @unittest.skipUnless(os.path.exists(GALERA), "Galera is not installed (Debian package galera-4)")
     def test_galera_cluster_is_refused_with_the_reason(self):

@@ -73,7 +73,7 @@ class Adoption(FlagTable):
         self.assertEqual(self.outbox("adopt", "outbox").stdout, "outbox: already adopted; nothing to do\n")
         self.assertEqual(self.json("adopt", '"outbox"'), {"table": '"outbox"', "adopted": True, "changed": False, "copied": 0})
         for more in ((), ("--dry-run",)):
-            self.assertIn("delivered twice; leave existing out, or undo the adoption first" if not more else "delivered twice",
+            self.assertIn("delivered again; omit existing, or undo the adoption first" if not more else "delivered again",
                           self.outbox("adopt", "outbox", "--existing", "copy", *more, status=DATA).stderr)
         self.assertFalse(self.json("adopt", "outbox", "--existing", "skip")["changed"])
         self.insert(4)
@@ -124,7 +124,7 @@ class Adoption(FlagTable):
         self.assertEqual(self.numbers(), [1, 2])
         self.assertEqual(self.triggers("outbox"), 0)
         said = self.outbox("adopt", "outbox", status=DATA).stderr
-        for words in ("adopted before", "cannot be told"): self.assertIn(words, said)
+        for words in ("adopted before", "it is not known which of its rows"): self.assertIn(words, said)
         self.outbox("adopt", "outbox", "--existing", "skip")
         self.insert(5)
         self.assertEqual(self.numbers(), [1, 2, 5])
@@ -159,17 +159,17 @@ class Adoption(FlagTable):
         own = "outbox.event" if self.postgres else "outbox_event"
         for args, status, says in (
                 (["nowhere"], DATA, "no table nowhere"),
-                (["odd"], DATA, "neither a column processed_at nor aggregatetype; its columns are id, kind, payload, done"),
-                (["odd", "--column", "processed_at=done"], DATA, "no column event_type, which would be the type"),
-                (["odd", "--shape", "debezium"], DATA, "no column type, which would be the type"),
+                (["odd"], DATA, "neither a processed_at nor an aggregatetype column; its columns are id, kind, payload, done"),
+                (["odd", "--column", "processed_at=done"], DATA, "no column event_type to use as the type"),
+                (["odd", "--shape", "debezium"], DATA, "no column type to use as the type"),
                 (["odd", "--column", "processed_at=done", "--column", "type=sort"], DATA, "no column sort"),
                 (["odd", "--column", "processed_at=done", "--column", "type=kind", "--column", "aggregate_id=id"], DATA,
-                 "is known to be the aggregate_type"),
-                (["odd", "--column", "kind=type"], CONFIG, "no field of an event is called kind"),
+                 "is known for the aggregate_type"),
+                (["odd", "--column", "kind=type"], CONFIG, "an event has no field kind"),
                 (["odd", "--column", "type"], USAGE, "is not FIELD=COLUMN"),
                 (["odd", "--shape", "debezum"], USAGE, "did you mean debezium?"),
                 (["seen"], CONFIG, "seen is not a table that can be adopted: it is a view"),
-                ([own], CONFIG, f"{own} is not a table that can be adopted: it is the outbox's own"),
+                ([own], CONFIG, f"{own} is not a table that can be adopted: it belongs to the outbox"),
                 (["odd", "--mark", "done"], USAGE, "--mark needs --consumer NAME"),
                 (["odd", "--consumer", "x"], USAGE, "--consumer needs --mark"),
                 (["odd", "--undo", "--existing", "copy"], USAGE, "--undo cannot be combined with"),

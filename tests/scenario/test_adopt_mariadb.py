@@ -79,7 +79,7 @@ class Adoption(FlagTable, MariaCase):
                 (["loose"], CONFIG, "loose is not a table that can be adopted: its engine is MyISAM"),
                 (["odd", *columns, "--column", "created_at=said"], CONFIG, "neither a time nor a number"),
                 (["odd", *columns, "--column", "payload=id"], CONFIG, "cannot be used as the payload"),
-                (["odd", *columns, "--mark", "done", "--consumer", "x"], CONFIG, "does not identify its rows")):
+                (["odd", *columns, "--mark", "done", "--consumer", "x"], CONFIG, "does not identify them")):
             with self.subTest(args=args): self.assertIn(says, self.outbox("adopt", *args, status=status).stderr)
         self.assertEqual(self.triggers("odd"), 0)
 

@@ -132,7 +132,7 @@ class OnPostgres(KilledHalfWay, PgCase):
         long = psycopg2.connect(self.store)
         long.cursor().execute("INSERT INTO outbox.event (type) VALUES ('long')")
         said = self.outbox("init", "--wait", "1s", status=AGAIN).stderr
-        self.assertIn("a long transaction used the outbox throughout; nothing was changed: end it", said)
+        self.assertIn("a long-running transaction kept using the outbox, so nothing was changed; end that transaction", said)
         self.assertEqual(self.installed(), "other")
         long.close()
         self.outbox("init", "--wait", "1m")

@@ -58,7 +58,7 @@ class InsertOnly:
             wait_until(lambda: self.sql(f"SELECT count(*) FROM {self.parked} WHERE claim IS NULL") == [(1,)])
         self.assertEqual(self.found("lost"), [])
         self.alter_events(f"DELETE FROM {self.events}")
-        self.assertEqual(self.found("lost"), ['consumer "c": 1 events that wait for it were deleted, the first is 1'])
+        self.assertEqual(self.found("lost"), ['consumer "c": 1 events waiting for it were deleted; the first is 1'])
 
     def test_doctor_finds_missing_event_protection(self):
         self.assertEqual(self.found("insert-only"), [])
@@ -70,19 +70,19 @@ class InsertOnly:
 class Sqlite(InsertOnly, Case):
     events, parked, Error = "outbox_event", "outbox_parked", sqlite3.IntegrityError
     REFUSED = {
-        "INSERT OR REPLACE INTO outbox_event (type, idempotency_key) VALUES ('b', 'k')": "none is replaced: to insert once",
-        "REPLACE INTO outbox_event (type, idempotency_key) VALUES ('b', 'k')": "none is replaced",
-        f"REPLACE INTO outbox_event (type, id) VALUES ('b', '{ID}')": "none is replaced",
-        "REPLACE INTO outbox_event (type, seq) VALUES ('b', 1)": "none is replaced",
-        "REPLACE INTO outbox_event SELECT * FROM outbox_event": "none is replaced",
+        "INSERT OR REPLACE INTO outbox_event (type, idempotency_key) VALUES ('b', 'k')": "none was replaced: to insert once",
+        "REPLACE INTO outbox_event (type, idempotency_key) VALUES ('b', 'k')": "none was replaced",
+        f"REPLACE INTO outbox_event (type, id) VALUES ('b', '{ID}')": "none was replaced",
+        "REPLACE INTO outbox_event (type, seq) VALUES ('b', 1)": "none was replaced",
+        "REPLACE INTO outbox_event SELECT * FROM outbox_event": "none was replaced",
         "INSERT INTO outbox_event (type, seq) VALUES ('b', -1)": "seq: positive",
         "INSERT INTO outbox_event (type, idempotency_key) VALUES ('b', 'k') ON CONFLICT (idempotency_key) "
-        "WHERE idempotency_key IS NOT NULL DO UPDATE SET type = 'b'": "this one is not changed: to insert once",
-        "UPDATE outbox_event SET type = 'b'": "this one is not changed",
-        "UPDATE OR REPLACE outbox_event SET seq = 7": "this one is not changed",
-        "UPDATE OR IGNORE outbox_event SET payload = '2'": "this one is not changed",
-        "DELETE FROM outbox_event": "this one is not deleted: old events go with `outbox trim`",
-        "DELETE FROM outbox_event WHERE seq = 1": "this one is not deleted",
+        "WHERE idempotency_key IS NOT NULL DO UPDATE SET type = 'b'": "this one was not changed: to insert once",
+        "UPDATE outbox_event SET type = 'b'": "this one was not changed",
+        "UPDATE OR REPLACE outbox_event SET seq = 7": "this one was not changed",
+        "UPDATE OR IGNORE outbox_event SET payload = '2'": "this one was not changed",
+        "DELETE FROM outbox_event": "this one was not deleted: `outbox trim` deletes old events",
+        "DELETE FROM outbox_event WHERE seq = 1": "this one was not deleted",
     }
     ONCE = {
         "INSERT OR IGNORE INTO outbox_event (type, idempotency_key) VALUES ('first', 'k')": False,
@@ -106,7 +106,7 @@ class Sqlite(InsertOnly, Case):
         self.sql("CREATE TRIGGER told AFTER INSERT ON cart BEGIN "
                  "INSERT INTO outbox_event (type, idempotency_key) VALUES ('cart', NEW.n); END")
         self.sql("INSERT INTO cart VALUES (1)")
-        with self.assertRaisesRegex(sqlite3.IntegrityError, "none is replaced"): self.sql("INSERT OR REPLACE INTO cart VALUES (1)")
+        with self.assertRaisesRegex(sqlite3.IntegrityError, "none was replaced"): self.sql("INSERT OR REPLACE INTO cart VALUES (1)")
         self.assertEqual([e[1] for e in self.relayed()], ["first", "cart"])
 
     def test_doctor_finds_keys_whose_event_was_deleted(self):
@@ -125,15 +125,15 @@ class Sqlite(InsertOnly, Case):
 class MariaDB(InsertOnly, MariaCase):
     events, parked, Error = "outbox_event", "outbox_parked", pymysql.err.MySQLError
     REFUSED = {
-        "REPLACE INTO outbox_event (type, idempotency_key) VALUES ('b', 'k')": "none is deleted or replaced",
-        f"REPLACE INTO outbox_event (type, id) VALUES ('b', '{ID}')": "none is deleted or replaced",
-        "REPLACE INTO outbox_event (type, nr) VALUES ('b', 1)": "none is deleted or replaced",
-        "INSERT INTO outbox_event (type, idempotency_key) VALUES ('b', 'k') ON DUPLICATE KEY UPDATE type = 'b'": "none is changed",
-        "UPDATE outbox_event SET type = 'b'": "none is changed",
-        "UPDATE IGNORE outbox_event SET nr = 7": "none is changed",
-        "DELETE FROM outbox_event": "none is deleted",
-        "DELETE IGNORE e FROM outbox_event e": "none is deleted",
-        "TRUNCATE outbox_event": "events are insert-only: old ones go with outbox trim",
+        "REPLACE INTO outbox_event (type, idempotency_key) VALUES ('b', 'k')": "none was deleted or replaced",
+        f"REPLACE INTO outbox_event (type, id) VALUES ('b', '{ID}')": "none was deleted or replaced",
+        "REPLACE INTO outbox_event (type, nr) VALUES ('b', 1)": "none was deleted or replaced",
+        "INSERT INTO outbox_event (type, idempotency_key) VALUES ('b', 'k') ON DUPLICATE KEY UPDATE type = 'b'": "none was changed",
+        "UPDATE outbox_event SET type = 'b'": "none was changed",
+        "UPDATE IGNORE outbox_event SET nr = 7": "none was changed",
+        "DELETE FROM outbox_event": "none was deleted",
+        "DELETE IGNORE e FROM outbox_event e": "none was deleted",
+        "TRUNCATE outbox_event": "events are insert-only: outbox trim deletes old ones",
     }
     ONCE = {
         "INSERT IGNORE INTO outbox_event (type, idempotency_key) VALUES ('first', 'k')": False,
@@ -141,7 +141,7 @@ class MariaDB(InsertOnly, MariaCase):
     }
     UNGUARDED = {
         "DROP TABLE outbox_guard": "insert-only .*TRUNCATE can lose events",
-        "DROP TRIGGER outbox_event_deleted": "trigger .*a trigger of the outbox is missing",
+        "DROP TRIGGER outbox_event_deleted": "trigger .*an outbox trigger is missing",
     }
 
     def test_owner_can_erase_an_event_on_purpose(self):

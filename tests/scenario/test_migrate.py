@@ -116,7 +116,7 @@ class Functions(PgCase):
         self.sql("CREATE FUNCTION outbox.claim(a text) RETURNS int LANGUAGE sql AS 'SELECT 1'")
         said = self.json("migrate", "validate", status=FOUND)
         self.assertEqual([f["text"] for f in said["findings"]],
-                         ["function claim(a text) has the name of one of the outbox's: calls are ambiguous"])
+                         ["function claim(a text) has the same name as a function of the outbox: calls are ambiguous"])
 
     def test_obsolete_view_with_dependents_is_kept_and_reported(self):
         self.of_another_build()

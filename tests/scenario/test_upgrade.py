@@ -17,7 +17,7 @@ from support import BIN, SOAK, TIMEOUT, MariaCase, PgCase, on_each_store, wait_u
 
 DATA = 65
 PENDING = f"the outbox has version {THIS}, this program needs {NEXT}"
-NEWER = f"version {NEXT}, this program knows up to {THIS}; use a newer outbox"
+NEWER = f"version {NEXT}, but this program knows only versions up to {THIS}; use a newer outbox"
 
 
 @on_each_store
@@ -101,7 +101,7 @@ class Upgrade:
             at = count[0]
             wait_until(lambda: count[0] > at + 50)
             relay.wait(expect=DATA)
-        self.assertIn(f"this outbox was brought up to version {NEXT}; this program knows {THIS}: update it", relay.output())
+        self.assertIn(f"this outbox was upgraded to version {NEXT}; this program knows {THIS}: update it", relay.output())
         self.assertNotIn("abandoned", relay.output())
         self.next("relay", *self.consumer(), "--drain")
         self.assertEqual(self.delivered(), list(range(count[0])))

@@ -25,7 +25,7 @@ class Bumped:
         self.emit_many({"type": "t", "payload": n} for n in range(2000))
         wait_until(lambda: len(read_ndjson(out)) > 100, what=relay.output)
         self.set_version(99)
-        self.stops(relay, "this outbox was brought up to version 99; this program knows 1: update it")
+        self.stops(relay, "this outbox was upgraded to version 99; this program knows 1: update it")
         came = [e["payload"] for e in read_ndjson(out)]
         self.set_version(1)
         self.drain(*consumer)
@@ -42,7 +42,7 @@ class Bumped:
         self.outbox("init")
         relay = self.relay("--consumer", "a", "--sink", f"file:{self.path('out')}", "--sweep", "200ms")
         self.set_version(0)
-        self.stops(relay, "this outbox has version 0; this program wants 1: run `outbox migrate up`")
+        self.stops(relay, "this outbox has version 0; this program needs 1: run `outbox migrate up`")
 
 
 class BumpedSqlite(Bumped, Case):
@@ -62,6 +62,6 @@ class BumpedPostgres(Bumped, PgCase):
         self.emit("t")
         epoch = self.sql("SELECT epoch FROM outbox.claim('w', 'x')")[0][0]
         self.set_version(99)
-        with self.assertRaisesRegex(Exception, "brought up to version 99; this program knows 1: update it"):
+        with self.assertRaisesRegex(Exception, "upgraded to version 99; this program knows 1: update it"):
             self.sql("SELECT * FROM outbox.claim('w', 'y')")
         self.assertEqual(self.sql("SELECT outbox.settle('w', 'x', %s)", epoch), [(True,)])

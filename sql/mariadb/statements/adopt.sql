@@ -6,7 +6,7 @@ SELECT table_name,
        CASE WHEN table_type <> 'BASE TABLE' THEN CONCAT('it is a ', LOWER(table_type))
             WHEN engine = 'InnoDB' THEN NULL
             ELSE CONCAT('its engine is ', COALESCE(engine, 'unknown'),
-                        ', and with an event a row is one transaction only in InnoDB',
+                        ', and only InnoDB commits a row together with its event',
                         ' (ALTER TABLE ... ENGINE = InnoDB)')
        END
   FROM information_schema.tables
@@ -27,7 +27,7 @@ SELECT EXISTS (SELECT 1 FROM information_schema.statistics
 SELECT column_default FROM information_schema.columns
  WHERE table_schema = :schema AND table_name = CONCAT('outbox', '_event') AND column_name = 'id';
 
--- is_adopted: a table is adopted while it has our trigger and that is to make events.
+-- is_adopted: a table is adopted while it has our trigger and that is active.
 SELECT 1 FROM information_schema.triggers
  WHERE trigger_schema = :schema AND trigger_name = :trigger
    AND EXISTS (SELECT 1 FROM outbox_adopted WHERE source = :source AND active);

@@ -4,11 +4,11 @@
 -- places: the places of the events after a position.
 SELECT seq, nr FROM outbox_order WHERE seq > :position ORDER BY seq LIMIT :max;
 
--- events_between: events as they lie in the table: the columns of fresh_events, but nr for seq.
+-- events_between: events in table order: the columns of fresh_events, but nr for seq.
 SELECT e.nr, @chunk_columns_of_e@ FROM outbox_event e
  WHERE e.nr BETWEEN :first AND :last ORDER BY e.nr;
 
--- move_position: records how far events are handed out.
+-- move_position: records how far events have been handed out.
 UPDATE outbox_lane SET position = :position WHERE consumer = :consumer AND lane = :lane;
 
 -- move_others: MariaDB has no claims of all lanes.
@@ -40,19 +40,19 @@ INSERT INTO outbox_order (seq, nr, marker)
 SELECT :next - 1 + ROW_NUMBER() OVER (ORDER BY marker), nr, marker
   FROM (SELECT marker, nr FROM outbox_fresh ORDER BY marker LIMIT :max) fresh;
 
--- runs: which markers got these seq, as runs without a gap. Within one give_seq both grow, so
--- markers with the same difference form one run. Markers beyond a signed number are left out: no
--- counter reaches this, but a session with write access can choose any value.
+-- runs: which markers were assigned these seqs, as runs without a gap. Within one give_seq both
+-- grow, so markers with the same difference form one run. Markers beyond a signed number are left
+-- out: no counter reaches this, but a session with write access can choose any value.
 SELECT MIN(marker), COUNT(*) FROM outbox_order
  WHERE seq >= :next AND seq < :after AND marker <= 9223372036854775807
  GROUP BY CAST(marker AS SIGNED) - seq;
 
--- drop_run: the markers of a run are all this session's. Without LIMIT the server would lock the
--- one behind the last, too, and wait if that is not committed.
+-- drop_run: the markers of a run are all this session's. Without LIMIT the server would also lock
+-- the one behind the last, and wait if that is not committed.
 DELETE FROM outbox_fresh WHERE marker >= :first AND marker <= :last ORDER BY marker LIMIT :n;
 
--- drop_markers: exactly those that got a seq, one by one. A range with gaps would wait for a marker
--- in it that is not committed, and then swallow it.
+-- drop_markers: exactly those that were assigned a seq, one by one. A range with gaps would wait
+-- for a marker in it that is not committed, and then delete it.
 DELETE f FROM outbox_order o STRAIGHT_JOIN outbox_fresh f ON f.marker = o.marker
  WHERE o.seq >= :next AND o.seq < :after;
 
@@ -73,7 +73,7 @@ UPDATE outbox_sequencer SET news = news + 1 WHERE one = 1;
 -- wait: see outbox_wait in sql/mariadb/functions.sql.
 CALL outbox_wait(:next, :news, :patience, :idle);
 
--- forget_letters: this claim delivered dead letters that were sent back.
+-- forget_letters: this claim delivered the events of retried dead letters.
 DELETE d FROM outbox_parked p STRAIGHT_JOIN outbox_dead d
           ON d.consumer = p.consumer AND d.seq = p.seq
  WHERE p.consumer = :consumer AND p.claim = :epoch AND d.retrying = 1;
@@ -90,7 +90,7 @@ UPDATE outbox_parked p
    SET p.due_at = greatest(:now, coalesce(p.failed_at + p.wait, 0))
  WHERE p.consumer = :consumer AND p.claim IS NULL AND p.due_at IS NULL;
 
--- put_mark: a stream's high-water mark never goes back. MariaDB sets columns one after the other,
+-- put_mark: a stream's high-water mark never moves back. MariaDB sets columns one after the other,
 -- so those that decide are set last.
 INSERT INTO outbox_mark (stream, consumer, hi, lo, at)
 VALUES (:stream, :consumer, :hi, :lo, :now)

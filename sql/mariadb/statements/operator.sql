@@ -17,7 +17,7 @@ STRAIGHT_JOIN outbox_order o ON o.seq = x.seq STRAIGHT_JOIN outbox_event e ON e.
 -- lock_trim: one session at a time trims or adds a consumer.
 SELECT 1 FROM outbox_meta WHERE name = 'trim' FOR UPDATE;
 
--- count_going_keys: an idempotency key goes with its event.
+-- count_going_keys: an idempotency key is deleted with its event.
 SELECT count(*) FROM @events@ WHERE @going@ AND e.idempotency_key IS NOT NULL;
 
 -- drop_going_keys: the key is a column of the event.
@@ -51,6 +51,6 @@ DELETE FROM outbox_handled WHERE at < :cutoff ORDER BY at LIMIT :max;
 -- drop_old_receipts: deletes the oldest receipts from before the cutoff.
 DELETE FROM outbox_receipt WHERE at < :cutoff ORDER BY at LIMIT :max;
 
--- drop_ended: deletes the records of single events that were deleted.
+-- drop_ended: deletes the records of individual events that were deleted.
 DELETE x FROM outbox_ended x LEFT JOIN outbox_order o ON o.seq = x.seq
  WHERE x.seq <= :last AND o.seq IS NULL;

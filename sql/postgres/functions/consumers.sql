@@ -94,7 +94,7 @@ BEGIN
     SELECT x.retry INTO policy FROM @schema@.consumer x WHERE x.name = revert.consumer;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'there is no consumer "%"', consumer
-            USING ERRCODE = 'OB003', HINT = '`outbox consumers list` lists them';
+            USING ERRCODE = 'OB003', HINT = '`outbox consumers list` lists all consumers';
     END IF;
     -- The latest generation is in force, so the previous one is the second.
     SELECT * INTO s FROM @schema@.setting x
@@ -105,7 +105,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'consumer "%" has no such settings to restore', consumer
             USING ERRCODE = 'OB003',
-                  HINT = format('`outbox consumers history %s` lists them', consumer);
+                  HINT = format('`outbox consumers history %s` lists all its settings', consumer);
     END IF;
     -- register checks the caller, and locks the consumer.
     PERFORM @schema@.register(s.consumer, s.events, s.predicate, s.ordering, s.lanes, policy,
@@ -320,7 +320,7 @@ BEGIN
                       CASE WHEN last.lanes <> old.lanes
                            THEN format('lanes %s', last.lanes) END)
             USING ERRCODE = 'OB001',
-                  HINT = format('these settings were replaced; to restore them: '
+                  HINT = format('these replaced the settings requested here; to restore those: '
                                 'outbox consumers revert %s --to %s', c.name, old.generation);
     END IF;
 

@@ -54,7 +54,7 @@ DECLARE
 BEGIN
     SELECT c.relkind, c.relnamespace INTO kind, space FROM pg_catalog.pg_class c WHERE c.oid = tab;
     why := CASE WHEN kind IS NULL THEN 'it is gone'
-                WHEN space = '@schema@'::regnamespace THEN 'it is the outbox''s own'
+                WHEN space = '@schema@'::regnamespace THEN 'it belongs to the outbox'
                 WHEN kind IN ('v', 'm') THEN 'it is a view'
                 WHEN kind = 'f' THEN 'it is a foreign table'
                 WHEN kind NOT IN ('r', 'p') THEN 'it is not a table' END;
@@ -102,18 +102,18 @@ BEGIN
         RAISE EXCEPTION 'existing "%" is not one of copy, skip', existing USING ERRCODE = 'OB004';
     END IF;
     IF adopted AND existing = 'copy' THEN
-        RAISE EXCEPTION 'table % is adopted, and its rows became events: copies would be '
-                        'delivered twice', tab
-            USING ERRCODE = 'OB001', HINT = 'leave existing out, or undo the adoption first';
+        RAISE EXCEPTION 'table % is already adopted, and its rows became events: copies would be '
+                        'delivered again', tab
+            USING ERRCODE = 'OB001', HINT = 'omit existing, or undo the adoption first';
     END IF;
     -- The adoption was undone: earlier rows have become events, later ones have not.
     IF NOT adopted AND existing IS NULL
        AND EXISTS (SELECT 1 FROM @schema@.meta m WHERE m.name = @schema@._adopted_name(tab)) THEN
-        RAISE EXCEPTION 'table % was adopted before, and which of its rows became events then '
-                        'cannot be told', tab
+        RAISE EXCEPTION 'table % was adopted before, and it is not known which of its rows became '
+                        'events then', tab
             USING ERRCODE = 'OB001',
-                  HINT = 'existing copy makes events of all that are not processed; '
-                         'existing skip begins with new ones';
+                  HINT = 'existing copy turns all unprocessed rows into events, '
+                         'and existing skip begins with new rows';
     END IF;
 END $outbox$;
 

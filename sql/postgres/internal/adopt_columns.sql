@@ -180,9 +180,9 @@ BEGIN
     WHERE k NOT IN ('id', 'type', 'aggregate_type', 'aggregate_id', 'payload', 'created_at',
                     'processed_at', 'tenant');
     IF why IS NOT NULL THEN
-        RAISE EXCEPTION 'no field of an event is called %', why
+        RAISE EXCEPTION 'an event has no field %', why
             USING ERRCODE = 'OB004',
-                  HINT = 'the fields are id, type, aggregate_type, aggregate_id, payload, '
+                  HINT = 'its fields are id, type, aggregate_type, aggregate_id, payload, '
                          'created_at, processed_at and tenant';
     END IF;
 
@@ -194,9 +194,9 @@ BEGIN
                            OR columns ->> 'aggregate_type' ~ '^''.*''$' THEN 'debezium'
                       WHEN columns ->> 'processed_at' = '' THEN 'processed_at' END;
         IF shape IS NULL THEN
-            RAISE EXCEPTION 'table % has neither a column processed_at nor aggregatetype; '
-                            'its columns are %', source, array_to_string(has, ', ')
-                USING ERRCODE = 'OB003', HINT = 'name its shape, and which column is which field';
+            RAISE EXCEPTION 'table % has neither a processed_at nor an aggregatetype '
+                            'column; its columns are %', source, array_to_string(has, ', ')
+                USING ERRCODE = 'OB003', HINT = 'name its shape, and the column of each field';
         END IF;
     END IF;
     needed := CASE shape WHEN 'processed_at' THEN '{type, payload, processed_at}'
@@ -221,9 +221,9 @@ BEGIN
                     'tenant}'::text[]) k
     LOOP
         IF col IS NULL AND field = ANY (needed) THEN
-            RAISE EXCEPTION 'no column of table % is known to be the %; its columns are %',
+            RAISE EXCEPTION 'no column of table % is known for the %; its columns are %',
                 source, field, array_to_string(has, ', ')
-                USING ERRCODE = 'OB003', HINT = format('name it: %s=COLUMN', field);
+                USING ERRCODE = 'OB003', HINT = format('name one: %s=COLUMN', field);
         END IF;
 
         -- A constant, unless the table has a column whose name includes the quotes.
@@ -248,7 +248,7 @@ BEGIN
 
         literal := NULL;
         IF col <> ALL (has) AND (field = ANY (needed) OR named) THEN
-            RAISE EXCEPTION 'table % has no column %, which would be the %; its columns are %',
+            RAISE EXCEPTION 'table % has no column % to use as the %; its columns are %',
                 source, quote_ident(col), field, array_to_string(has, ', ')
                 USING ERRCODE = 'OB003', HINT = format('name another: %s=COLUMN', field);
         END IF;

@@ -56,7 +56,7 @@ BEGIN
     END IF;
 
     IF @schema@._adopt_stamp(tab, col) IS NULL THEN
-        RAISE EXCEPTION 'table % has no column %, which would be marked; its columns are %',
+        RAISE EXCEPTION 'table % has no column % to mark; its columns are %',
             tab, quote_ident(col),
             (SELECT string_agg(a.attname, ', ' ORDER BY a.attnum)
              FROM pg_catalog.pg_attribute a

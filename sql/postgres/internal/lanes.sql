@@ -67,11 +67,11 @@ LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     -- During a restore the rows may still arrive.
     PERFORM @schema@._check_whole();
-    RAISE EXCEPTION 'consumer "%" has lost its place: % of its % rows in table %.lane are left',
+    RAISE EXCEPTION 'consumer "%" has lost its position: % of its % rows in table %.lane are left',
         c.name, (SELECT count(*) FROM @schema@._lanes(c.name, c.lanes)), c.lanes + 1, '@schema@'
         USING ERRCODE = 'OB006',
-              HINT = format('restore them, or run `outbox consumers remove %s` and start the '
-                            'consumer again where you want it', c.name);
+              HINT = format('restore the rows, or run `outbox consumers remove %s` and start '
+                            'the consumer again where you want it to begin', c.name);
 END $outbox$;
 
 -- Makes l the current row of its lane. Under _lock_consumer. A new row is found at the end of the

@@ -256,9 +256,9 @@ DECLARE
 BEGIN
     -- The advice depends on which of the two is older.
     IF there > knows THEN
-        RAISE EXCEPTION 'this outbox was brought up to version %; this program knows %: update it',
+        RAISE EXCEPTION 'this outbox was upgraded to version %; this program knows %: update it',
             there, knows USING ERRCODE = 'OB005';
     END IF;
-    RAISE EXCEPTION 'this outbox has version %; this program wants %: run `outbox migrate up`',
+    RAISE EXCEPTION 'this outbox has version %; this program needs %: run `outbox migrate up`',
         there, knows USING ERRCODE = 'OB005';
 END $outbox$;

@@ -195,12 +195,12 @@ SELECT 'ok', format('%s dead rows', sum(dead)), NULL
 FROM t
 HAVING NOT EXISTS (SELECT 1 FROM many) AND current_setting('autovacuum') <> 'off'
 
--- claim: none is left behind
+-- claim: no claim is left behind
 SELECT 'warning',
-       format('consumer "%s": %s claim%s of workers that vanished, the oldest ran out @age@ ago '
-              '(%s), and no relay takes them over',
+       format('consumer "%s": %s claim%s of workers that vanished, and no relay takes them over; '
+              'the oldest expired @age@ ago (%s)',
               c.consumer, c.n, CASE WHEN c.n > 1 THEN 's' END, c.owner),
-       'start a relay that runs this consumer: it takes them over', c.ms
+       'start a relay that runs this consumer, to take them over', c.ms
 FROM (
     SELECT consumer, count(*) AS n, (array_agg(owner ORDER BY locked_until))[1] AS owner,
            (extract(epoch FROM @schema@._clock() - min(locked_until)) * 1000)::bigint AS ms
@@ -214,10 +214,10 @@ ORDER BY c.consumer
 -- position: every consumer has its position
 -- Rows of table lane may have been deleted by hand.
 SELECT 'problem',
-       format('consumer "%s" has lost its place, and gets no events: %s of its %s rows in table '
-              'lane are left', c.name, count(x.lane), c.lanes + 1),
-       format('restore the table, or run `outbox consumers remove %s` and register it again where '
-              'it should start', c.name)
+       format('consumer "%s" has lost its position, and receives nothing: %s of its %s rows in '
+              'table lane are left', c.name, count(x.lane), c.lanes + 1),
+       format('restore the rows, or run `outbox consumers remove %s` and start the consumer '
+              'again where you want it to begin', c.name)
 FROM @schema@.consumer c
 LEFT JOIN LATERAL @schema@._lanes(c.name, c.lanes) x ON true
 GROUP BY c.name, c.lanes
@@ -235,7 +235,7 @@ FROM (
     FROM @schema@._trouble() t
 ) s, LATERAL (VALUES
     (1, s.renumbered_at IS NOT NULL, 'note',
-     format('event numbers had started over, or came from elsewhere, and were repaired at %s: %s',
+     format('event numbers had restarted, or came from elsewhere, and were repaired at %s: %s',
             s.renumbered_at, s.why), NULL),
     (2, s.sequence IS NOT NULL, 'warning',
      s.sequence || ': consumers continue, but read more than they need to',
@@ -293,7 +293,7 @@ SELECT 'problem',
        format('rows of table %s are not marked, though consumer %s has received them, since %s: %s',
               m.tab, m.consumer,
               to_char(m.error_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"'), m.error),
-       'fix that; or run `outbox adopt TABLE --drop-mark`, and stop what delivered these rows '
+       'fix the cause; or run `outbox adopt TABLE --drop-mark`, and stop what delivered these rows '
        'before'
 FROM @schema@.marking m
 WHERE m.error IS NOT NULL
@@ -316,7 +316,7 @@ WHERE NOT EXISTS (
 -- Events that wait for a retry, and were deleted: trim never deletes those, and a dead letter that
 -- was sent back has its own copy. Other early deletions cannot be detected: sequences have gaps.
 SELECT 'problem',
-       format('consumer "%s": %s events that wait for it were deleted, the first is %s',
+       format('consumer "%s": %s events waiting for it were deleted; the first is %s',
               p.consumer, count(*), min(p.seq)),
        'restore them from a backup, or emit them again'
 FROM (SELECT x.consumer, x.seq FROM @schema@.parked x LIMIT 10000) p

@@ -28,8 +28,8 @@ SELECT consumer, :epoch, lane, 0, position, position, :owner, :now + :lease, :le
 DELETE FROM outbox_claim
  WHERE consumer = :consumer AND owner = :owner AND parked = 0 AND from_seq = to_seq;
 
--- move_position: records how far events are handed out. The highest position ever is kept together
--- with the id of its event: they reveal a file whose numbers restarted.
+-- move_position: records how far events have been handed out. The highest position ever reached is
+-- kept with the id of its event: together they reveal a file whose numbers restarted.
 UPDATE outbox_lane
    SET position = :position,
        high = max(high, :position),
@@ -40,7 +40,7 @@ UPDATE outbox_lane
 -- move_others: the lanes after the first follow it. The highest position is known by the first.
 UPDATE outbox_lane SET position = :position WHERE consumer = :consumer AND lane > 0;
 
--- list_taken: which parked events a claim has, as a JSON array.
+-- list_taken: which parked events a claim holds, as a JSON array.
 UPDATE outbox_claim SET seqs = :seqs WHERE consumer = :consumer AND epoch = :epoch;
 
 -- take_listed: the rows it lists become part of a claim.
@@ -48,13 +48,13 @@ UPDATE outbox_parked SET claim = :epoch
  WHERE consumer = :consumer AND seq IN (SELECT value FROM json_each(:seqs));
 
 -- @began_again@: a lane remembers the highest number it was handed and the id of that event. If no
--- number that high was ever assigned, or if it belongs to another event now, numbers began again. A
+-- number that high was ever assigned, or if it belongs to another event now, numbers restarted. A
 -- missing event proves nothing: it was trimmed.
 (e.id <> l.high_id
  OR l.high > max(coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox_event'), 0),
                  coalesce((SELECT max(seq) FROM outbox_event), 0)));
 
--- numbers_broken_for: runs at every turn, so it asks only the lane that is furthest ahead.
+-- numbers_broken_for: runs at every turn, so it examines only the lane that is furthest ahead.
 SELECT 1
   FROM (SELECT high, high_id FROM outbox_lane
          WHERE consumer = :consumer ORDER BY high DESC LIMIT 1) l
@@ -74,7 +74,8 @@ SELECT max(n) FROM (SELECT max(high) AS n FROM outbox_lane
                     UNION ALL SELECT max(seq) FROM outbox_event
                     UNION ALL SELECT max(seq) FROM sqlite_sequence WHERE name = 'outbox_event');
 
--- renumber: new events cannot be told from old: all get numbers beyond every known one.
+-- renumber: new events cannot be told from old ones, so all are assigned numbers beyond every known
+-- one.
 UPDATE outbox_event SET seq = seq + :base;
 
 -- head: the highest number ever assigned; its event may have been deleted.
@@ -87,7 +88,7 @@ DELETE FROM sqlite_sequence WHERE name = 'outbox_event';
 INSERT INTO sqlite_sequence (name, seq) VALUES ('outbox_event', :top);
 
 -- unpark_nowhere: parked numbers no longer lead to their events. Rows in a claim are left to its
--- worker, and a dead letter that was sent back carries its own copy.
+-- worker, and a retried dead letter carries its own copy.
 DELETE FROM outbox_parked
  WHERE claim IS NULL
    AND NOT EXISTS (SELECT 1 FROM outbox_dead d
@@ -100,7 +101,7 @@ UPDATE outbox_parked SET due_at = :now WHERE claim IS NULL AND due_at IS NULL;
 -- note_renumbered: lets doctor report the renumbering.
 INSERT OR REPLACE INTO outbox_meta (name, value) VALUES ('renumbered_at', :now);
 
--- renumbered_at: when events last got new numbers.
+-- renumbered_at: when events were last renumbered.
 SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'renumbered_at';
 
 -- promote: makes the first event of a key due, but not before its own retry.
@@ -108,7 +109,7 @@ UPDATE outbox_parked SET due_at = max(:now, coalesce(failed_at + wait, 0))
  WHERE consumer = :consumer AND claim IS NULL AND due_at IS NULL
    AND seq = (SELECT min(seq) FROM outbox_parked WHERE consumer = :consumer AND key = :key);
 
--- forget_letters: this claim delivered dead letters that were sent back.
+-- forget_letters: this claim delivered the events of retried dead letters.
 DELETE FROM outbox_dead
  WHERE EXISTS (SELECT 1 FROM outbox_dead WHERE consumer = :consumer)
    AND consumer = :consumer AND retrying = 1 AND seq IN (@taken@)
@@ -124,7 +125,7 @@ UPDATE outbox_parked SET due_at = max(:now, coalesce(failed_at + wait, 0))
                 WHERE p.consumer = :consumer AND p.claim = :epoch AND p.key <> 0
                   AND p.seq IN (@taken@));
 
--- put_mark: a stream's high-water mark never goes back.
+-- put_mark: a stream's high-water mark never moves back.
 INSERT INTO outbox_mark (stream, consumer, hi, lo, at)
 VALUES (:stream, :consumer, :hi, :lo, :now)
     ON CONFLICT (stream, consumer) DO UPDATE SET hi = :hi, lo = :lo, at = :now

@@ -11,7 +11,7 @@ VALUES (:id, :type, :aggregate_type, :aggregate_id, :version, :payload, :headers
 
 -- find_key (key str, type str, aggregate_type str, aggregate_id str, payload str, hash int): the
 -- event of an idempotency key, and whether it had the same content. If the event was deleted by
--- hand, its hash still tells.
+-- hand, its hash still shows that.
 SELECT e.id, (e.type, e.aggregate_type, e.aggregate_id, e.payload)
              IS (:type, :aggregate_type, :aggregate_id, :payload)
   FROM main.outbox_event e WHERE e.idempotency_key = :key

@@ -32,7 +32,7 @@ DELETE FROM outbox_event AS e WHERE @going@;
 -- drop_places: SQLite has no separate table of places.
 NONE;
 
--- @keys_of_going@: an idempotency key goes with its event.
+-- @keys_of_going@: an idempotency key is deleted with its event.
 FROM @events@ WHERE @going@ AND +e.idempotency_key IS NOT NULL;
 
 -- count_going_keys: whether there is any key to delete.
@@ -42,7 +42,7 @@ SELECT count(*) @keys_of_going@;
 DELETE FROM outbox_idempotency WHERE key IN (SELECT idempotency_key @keys_of_going@);
 
 -- @left_over_keys@: keys of events that were deleted by hand. Only keys older than the oldest event
--- are considered: hardly any other can go.
+-- are considered: hardly any other can be left over.
 FROM outbox_idempotency
  WHERE at < min(:cutoff,
                 coalesce((SELECT created_at FROM outbox_event ORDER BY seq LIMIT 1), :cutoff))
@@ -64,7 +64,7 @@ DELETE FROM outbox_receipt
  WHERE (consumer, seq) IN (SELECT consumer, seq FROM outbox_receipt
                             WHERE at < :cutoff ORDER BY at LIMIT :max);
 
--- drop_ended: deletes the records of single events that were deleted.
+-- drop_ended: deletes the records of individual events that were deleted.
 DELETE FROM outbox_ended
  WHERE seq <= :last
    AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.seq = outbox_ended.seq);

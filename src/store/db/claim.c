@@ -8,7 +8,7 @@
 #define EPOCH_RANDOM 20       /* bits */
 #define RANGE_EVENTS 256      /* of a fresh claim that are parked at a time */
 #define RANGE_BYTES (1 << 20) /* likewise */
-#define CLOCK_DRIFT 100       /* ms; less is the work of NTP */
+#define CLOCK_DRIFT 100       /* ms; smaller differences come from NTP */
 #define ANSWER_EVENTS 50      /* rows in memory at once, with their payloads */
 
 /* The upper bits count the claims. A database restored from an older copy counts the same numbers
@@ -90,7 +90,7 @@ void db_claim_over(struct turn *t, int64_t epoch)
 
 /* Where order matters, a lane belongs to one worker at a time. That worker may hold several claims
  * on it if it knows of all of them: a claim whose answer was lost, or one that expired and cannot
- * be taken over yet, has events that must go first. */
+ * be taken over yet, has events that must be delivered first. */
 bool db_claim_blocks(const struct db_claim *c, int lane)
 {
     bool of_lane = c->lane == lane || c->lane == STORE_ALL_LANES || lane == STORE_ALL_LANES;
@@ -153,7 +153,7 @@ static int extend_here(struct store *st, const struct claim_lease *l, bool *ret_
     return 0;
 }
 
-/* Where every commit wakes listeners, a watcher that counts our own commits is not woken. */
+/* Where every commit wakes listeners, this one is counted as our own, which a watcher ignores. */
 int db_extend(struct store *st, const struct claim_lease *l, bool *ret_lost, struct error *err)
 {
     bool own = st->ops->driver->commit_wakes && db_of(st)->watched;
@@ -225,8 +225,8 @@ static int park_range(struct turn *t, const struct db_claim *e, struct error *er
     return r;
 }
 
-/* Returns how an event ends that was claimed under the former filter: if the current filter wants
- * it, it is delivered after all. NULL: neither wanted it, or it is in another lane. */
+/* Returns how an event claimed under the former filter ends: if the current filter wants it, it is
+ * delivered after all. NULL: neither wanted it, or it is in another lane. */
 static const char *end_of(const struct turn *t, int lane, const struct filter *former,
                           const struct db_rows *q)
 {
@@ -337,8 +337,8 @@ static int dissolve(struct turn *t, struct db_claim *e, struct error *err)
 }
 
 /* `until` is by the owner's clock. If the owner runs on this machine, and its clock differs from
- * ours or was set since, the lease is adjusted to end at the same moment by our clock. Whatever the
- * clocks say, no lease lasts longer than a full lease from now. */
+ * ours or has been set since, the lease is adjusted to end at the same moment by our clock.
+ * Whatever the clocks say, no lease lasts longer than a full lease from now. */
 static int shorten(struct turn *t, struct db_claim *c, struct error *err)
 {
     const struct db_store *st = db_of(t->st);
@@ -360,7 +360,7 @@ static int shorten(struct turn *t, struct db_claim *c, struct error *err)
 }
 
 /* Returns whether an earlier claim of the same lane as claims[i] is not over. An expired claim
- * counts, too: it still exists because it must wait as well, perhaps for another lane. */
+ * counts too: it still exists only because it must itself wait, perhaps for another lane. */
 static bool must_wait(const struct turn *t, size_t i)
 {
     const struct db_claim *c = &t->claims[i];

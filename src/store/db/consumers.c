@@ -139,13 +139,14 @@ static int make_lanes(struct store *st, const char *name, int lanes, int64_t pos
     return 0;
 }
 
-/* Creates a consumer at its start position, without leftovers of an earlier one of that name. */
+/* Creates a consumer at its start position, without leftovers of an earlier one of the same
+ * name. */
 static int create(struct store *st, const struct consumer_spec *c, struct error *err)
 {
     const struct sql_remove_lane name = {.consumer = c->name};
     int64_t position = 0, ignored = 0;
     if (db_value(st, err, &ignored, SQL(lock_trim)) != 0)
-        return -1; /* so that trim deletes no event that it may need */
+        return -1; /* so that trim deletes no event that the consumer may need */
     if (db_keep_numbers(st, err) != 0)
         return -1; /* otherwise the end could be before existing events */
     if (c->start == START_END && db_value(st, err, &position, SQL(head)) != 0)
@@ -166,7 +167,7 @@ static int create(struct store *st, const struct consumer_spec *c, struct error 
 /* ---- changing ---- */
 
 /* Changes order or lanes. That is safe only when no event is claimed, parked or unclaimed; then
- * every lane is at the head, or was told to start beyond it. */
+ * every lane is at the head, or was set to start beyond it. */
 static int reshape(struct store *st, const struct consumer_spec *c, struct error *err)
 {
     int64_t head = 0, unfinished = 0, position = 0;
@@ -211,7 +212,7 @@ static struct difference compare(const struct db_rows *q, const struct consumer_
     };
 }
 
-/* Updates the consumer to c. Recording the settings comes first, because that may refuse them. */
+/* Updates the consumer to c. The settings are recorded first, because they may be refused. */
 static int update(struct store *st, const struct consumer_spec *c, struct difference d,
                   struct error *err)
 {

@@ -3,7 +3,7 @@
  * files.
  *
  * Another store of this kind needs a struct that begins with struct db_store; a struct db_driver,
- * whose methods say which of them may be NULL; a struct adopt_driver; a struct store_ops with
+ * whose comments say which methods may be NULL; a struct adopt_driver; a struct store_ops with
  * DB_STORE_OPS and the operations that differ (open, close, dup, init, wake-ups, handlers); a
  * dialect in enum sql_dialect and scripts/statements; and the statements that sql/db lacks or that
  * its dialect has to override. The contract suite tests the result. */
@@ -35,7 +35,8 @@ struct db_store {
     int64_t turn_now;       /* the time of the current turn; 0 outside of turns */
     int64_t turn_ahead;     /* db_ahead at turn_now */
     int64_t boot;           /* clock_boot of our clock; 0: the server's clock is used */
-    int64_t began;          /* when the open transaction got the write lock; 0: not applicable */
+    int64_t began;          /* when the open transaction took the write lock; 0: not
+                             * applicable */
     struct held_keys *held; /* one per consumer, see held_keys.c */
 };
 
@@ -109,7 +110,7 @@ struct db_driver {
     enum sql_dialect dialect;
     int schema_version;
     const char *not_ours; /* ending of the message about a foreign table outbox_event */
-    /* Rows come one at a time, so a result may have any number of them. */
+    /* Rows arrive one at a time, so a result may have any number of them. */
     bool streams;
     /* A commit wakes every listening worker, including those on this handle. */
     bool commit_wakes;
@@ -118,7 +119,8 @@ struct db_driver {
 
     /* rows starts a statement; NULL on failure. */
     void *(*rows)(struct store *, const struct sql *, const void *args, struct error *);
-    /* step goes to the next row and returns 1; 0 at the end, or -1, which end the statement. */
+    /* step moves to the next row and returns 1; 0 at the end, -1 on failure. Both end the
+     * statement. */
     int (*step)(struct db_rows *, struct error *);
     /* done ends a statement, even before its last row; q->at is not NULL. */
     void (*done)(struct db_rows *q);
@@ -141,9 +143,9 @@ struct db_driver {
     int duplicate;
 
     /* begin, commit and rollback run just that; `ours`: the application does not use the
-     * transaction. committed is called after a commit, which counts as failed if it fails; NULL:
-     * nothing to do. exec runs a text; no_savepoint is the native error code of a savepoint that
-     * does not exist. */
+     * transaction. committed is called after a commit, which counts as failed if committed fails;
+     * NULL: nothing to do. exec runs a text; no_savepoint is the native error code of a savepoint
+     * that does not exist. */
     int (*begin)(struct store *, bool ours, struct error *);
     int (*commit)(struct store *, struct error *);
     int (*committed)(struct store *, struct error *);
@@ -158,8 +160,8 @@ struct db_driver {
     void (*snapshot_end)(struct store *, bool own);
     /* number assigns a seq to every committed event; NULL: events are inserted with one. */
     int (*number)(struct store *, struct error *);
-    /* keep_numbers repairs event numbers that started over, inside a transaction; NULL: numbers
-     * never start over. */
+    /* keep_numbers repairs event numbers that restarted, inside a transaction; NULL: numbers never
+     * restart. */
     int (*keep_numbers)(struct store *, struct error *);
     /* news notifies relays of a change other than an event; NULL: relays notice without it. */
     void (*news)(struct store *);
@@ -187,14 +189,14 @@ struct db_driver {
     /* before_turns prepares n turns before their transaction begins: it refuses to run inside a
      * transaction of the application, numbers new events, and reads ahead. */
     int (*before_turns)(struct turn *t, size_t n, struct error *);
-    /* heard takes a reading of the database's clock. NULL: this machine's clock is used. */
+    /* heard notes a reading of the database's clock. NULL: this machine's clock is used. */
     void (*heard)(struct store *, int64_t now);
     /* check_outbox refuses a turn if our outbox was replaced by another, or by an older copy.
      * there: the consumer is registered, and `last` is the epoch of its last claim. NULL: the
      * driver cannot tell. */
     int (*check_outbox)(struct turn *t, bool there, struct str identity, int64_t last,
                         struct error *);
-    /* check_numbers refuses to claim if event numbers started over. NULL: they never do. */
+    /* check_numbers refuses to claim if event numbers restarted. NULL: they never do. */
     int (*check_numbers)(struct turn *t, struct error *);
     /* read_fresh reads the wanted events after the lane's position. */
     int (*read_fresh)(struct turn *t, int lane, int64_t position, struct chunk *ret,
@@ -218,7 +220,7 @@ struct db_driver {
 /* db_rows starts a statement; db_step reads its rows. In SQLite, starting it again resets it. */
 struct db_rows db_rows(struct store *st, struct error *err, const struct sql *sql,
                        const void *args);
-/* db_step goes to the next row and returns 1; 0 at the end, -1 on failure. */
+/* db_step moves to the next row and returns 1; 0 at the end, -1 on failure. */
 int db_step(struct db_rows *q, struct error *err);
 /* db_done ends a statement; a no-op once it is over. */
 void db_done(struct db_rows *q);
@@ -349,11 +351,11 @@ int64_t db_ahead(struct store *st, int64_t now);
 int db_claims(struct store *st, const char *consumer, struct arena *a, struct claim_info **ret,
               size_t *ret_n, struct error *err);
 
-/* ---- settle.c, inside a transaction that has the consumer's row ---- */
+/* ---- settle.c, inside a transaction that has locked the consumer's row ---- */
 
 /* db_settle_marks records the high-water marks of s, which count even if the claim is lost. */
 int db_settle_marks(struct store *st, const struct settlement *s, struct error *err);
-/* db_settle records the outcomes of s, whose claim is its owner's, and ends that claim. */
+/* db_settle records the outcomes of s, whose claim its owner still holds, and ends that claim. */
 int db_settle(struct store *st, const struct settlement *s, int64_t *ret_delivered,
               struct error *err);
 /* db_settle_open settles in the open transaction, which handlers have used. */
@@ -373,7 +375,7 @@ struct parking {
     const char *error; /* NULL: keep the recorded error */
 };
 int db_park(struct store *st, const struct parking *p, struct error *err);
-/* db_bury makes a dead letter of an event, which is no longer parked then. */
+/* db_bury turns an event into a dead letter, and unparks it. */
 int db_bury(struct store *st, const char *consumer, int64_t seq, int attempts, const char *error,
             struct error *err);
 /* db_promote makes the first parked event of a key due, if the event it waited for has ended. */

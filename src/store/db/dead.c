@@ -46,7 +46,7 @@ int db_dead(struct store *st, const struct dead_query *query, dead_visit *visit,
     return r < 0 ? -1 : 0;
 }
 
-/* ---- sending back and dropping ---- */
+/* ---- retrying and dropping ---- */
 
 /* The letters that a query selects, collected first: a table must not change while it is read. */
 struct picked {
@@ -60,7 +60,7 @@ struct picked {
     bool failed; /* memory ran out */
 };
 
-/* A dead_visit that collects a letter, unless it has been sent back already. */
+/* A dead_visit that collects a letter, unless it is already being retried. */
 static int pick(void *ctx, const struct dead_letter *d)
 {
     struct picked *l = ctx;
@@ -81,7 +81,7 @@ static int pick(void *ctx, const struct dead_letter *d)
     return 0;
 }
 
-/* Sends a letter back as a parked event, in its consumer's order. */
+/* Parks the event of a letter for a retry, in its consumer's order. */
 static int retry_one(struct store *st, const struct dead_pick *k, struct error *err)
 {
     int64_t order_key = 0, now = db_now(st);
@@ -103,7 +103,7 @@ static int retry_one(struct store *st, const struct dead_pick *k, struct error *
         {SQL(mark_retrying, .consumer = k->consumer, .seq = k->seq)});
 }
 
-/* Sends back or drops every letter that the query selects, in one transaction. */
+/* Retries or drops every letter that the query selects, in one transaction. */
 static int end_letters(struct store *st, const struct dead_query *query, bool retry, int64_t *ret_n,
                        struct error *err)
 {

@@ -98,7 +98,8 @@ static int find_handled(const struct db_target *t, const struct sql_put_handled 
     return 0;
 }
 
-/* With one writer at a time, a duplicate must not wait for the write lock: it is looked up. */
+/* With one writer at a time, a duplicate must not wait for the write lock, so the key is looked up
+ * first. */
 int db_handle_once(struct store *st, void *foreign, struct str handler, struct str key,
                    struct str payload, bool *ret_first, struct error *err)
 {

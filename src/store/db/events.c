@@ -56,7 +56,7 @@ static bool is_lane(int64_t lane)
     return lane >= 0 && lane < STORE_LANES_MAX;
 }
 
-/* Appends the filter of this row, the first of n rows with it. */
+/* Appends the filter of this row, the first of n rows that have it. */
 static struct former *add_former(struct viewer *v, struct former **end, const struct db_rows *q,
                                  struct error *err)
 {
@@ -236,7 +236,8 @@ static int handed_out(struct viewer *v, size_t i, const struct event *ev, int la
     if (d->state == STATE_SKIPPED || !v->claims)
         return 0;
 
-    /* If a fresh claim spans the event, its worker still has it, or another may claim it again. */
+    /* If a fresh claim spans the event, its worker still holds it, or another may claim it
+     * again. */
     int64_t state = d->state;
     v->asked++;
     if (db_value(v->st, err, &state,
@@ -302,7 +303,7 @@ static bool in_state(const struct viewer *v, const struct event_query *q)
 }
 
 /* A listing in progress. Events in the requested state are past low, up to high; up to low, only
- * events with a record are. */
+ * events with a record can be. */
 struct listing {
     const struct event_query *q;
     event_visit *visit;
@@ -356,7 +357,7 @@ static void bound_search(const struct viewer *v, struct listing *l)
     }
 }
 
-/* ---- going through them ---- */
+/* ---- visiting the events ---- */
 
 /* Shows the event of a row if it matches the query. The event lives in `a`. */
 static int list_row(struct viewer *v, struct listing *l, const struct db_rows *row, struct arena *a,

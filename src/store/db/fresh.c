@@ -23,7 +23,7 @@ int db_fresh_payload(struct turn *t, struct event *ev, struct error *err)
         return -1;
     if (r == 0)
         return err_class(err, ERR_CONFLICT, CLASS_RETRY, 0,
-                         "%s: event %lld was deleted while it was read", db_of(t->st)->shown,
+                         "%s: event %lld was deleted while it was being read", db_of(t->st)->shown,
                          (long long)ev->seq);
     ev->payload = db_copy(&q, 0, t->a, &ok);
     db_done(&q);
@@ -100,9 +100,9 @@ int db_fresh_find(struct turn *t, int lane, struct error *err)
         return -1;
     if (r == 0)
         return err_class(err, ERR_CONFIG, CLASS_RETRY, 0,
-                         "%s: consumer \"%s\" has lost its place: its row for lane %d in table "
-                         "outbox_lane is missing; restore it, or run `outbox consumers remove %s` "
-                         "and start the consumer again where you want it",
+                         "%s: consumer \"%s\" has lost its position: its row for lane %d in table "
+                         "outbox_lane is missing; restore the row, or run `outbox consumers "
+                         "remove %s` and start the consumer again where you want it to begin",
                          db_of(t->st)->shown, t->consumer, lane, t->consumer);
     t->found = (struct found){true, lane, db_int(&q, 0), db_int(&q, 1) != 0};
     db_done(&q);

@@ -45,7 +45,7 @@ static int lane_of(const struct backlog *b, const struct db_rows *q)
     return event_lane(key, db_int(q, SEQ), b->spec->lanes);
 }
 
-/* Moves *to back to `at`; 0 is no time. */
+/* Lowers *to to `at`; 0: not set. */
 static void earlier(int64_t *to, int64_t at)
 {
     if (!*to || at < *to)

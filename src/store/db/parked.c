@@ -47,7 +47,7 @@ static int read_parked(struct db_rows *q, struct parked_row *rows, size_t max, s
     return r < 0 ? -1 : 0;
 }
 
-/* Adds the event of a row to the batch. If it was trimmed, it was a dead letter, with a copy. */
+/* Adds the event of a row to the batch. A trimmed event was a dead letter, which has a copy. */
 static int take_row(struct turn *t, const struct parked_row *p, struct db_rows *q, size_t *bytes,
                     struct error *err)
 {
@@ -158,8 +158,8 @@ static bool goes_alone(const struct turn *t)
     return t->req->suspect != SUSPECT_ANY;
 }
 
-/* Lists the due events that are the first of their key. A due event may have an earlier one of its
- * key, which a take-over has parked since: it is moved behind that one. */
+/* Lists the due events that are the first of their key. If a take-over has since parked an earlier
+ * event of the same key, the due event is moved behind that one. */
 static int list_heads(struct turn *t, struct parked_row *heads, size_t max, size_t *ret_n,
                       struct error *err)
 {

@@ -29,8 +29,8 @@ int db_schema_known(struct store *st, int64_t *ret, struct error *err)
         return -1;
     if (*ret > known)
         return err_set(err, ERR_NEWER,
-                       "%s: the outbox in it has version %lld, this program knows up to %d; use a "
-                       "newer outbox",
+                       "%s: the outbox in it has version %lld, but this program knows only "
+                       "versions up to %d; use a newer outbox",
                        db_of(st)->shown, (long long)*ret, known);
     return 0;
 }
@@ -45,10 +45,10 @@ int db_schema_check(struct store *st, struct error *err)
                        "%s: no outbox in this database; create one with `outbox init`",
                        db_of(st)->shown);
     if (version < st->ops->driver->schema_version)
-        return err_set(
-            err, ERR_NOTOURS,
-            "%s: the outbox in it has the older version %lld; upgrade it with `outbox init`",
-            db_of(st)->shown, (long long)version);
+        return err_set(err, ERR_NOTOURS,
+                       "%s: the outbox in it has the older version %lld; upgrade it with `outbox "
+                       "init`",
+                       db_of(st)->shown, (long long)version);
     return 0;
 }
 
@@ -85,7 +85,7 @@ int db_doctor_lost(struct store *st, const struct doctor_request *req, struct er
     while ((r = db_step(&q, err)) == 1) {
         db_doctor_say(
             req, FINDING_PROBLEM, "lost", "restore them from a backup, or emit them again",
-            "consumer \"%.63s\": %lld events that wait for it were deleted, the first is %lld",
+            "consumer \"%.63s\": %lld events waiting for it were deleted; the first is %lld",
             db_text(&q, 0).p, (long long)db_int(&q, 1), (long long)db_int(&q, 2));
     }
     return r;
@@ -100,12 +100,12 @@ static int lost_places(struct store *st, const struct doctor_request *req, struc
         char advice[200];
         const char *name = db_text(&q, 0).p;
         snprintf(advice, sizeof advice,
-                 "restore them, or run `outbox consumers remove %.63s` and start it again where "
-                 "you want it",
+                 "restore the rows, or run `outbox consumers remove %.63s` and start the consumer "
+                 "again where you want it to begin",
                  name);
         db_doctor_say(req, FINDING_PROBLEM, "position", advice,
-                      "consumer \"%.63s\" has lost its place, and gets nothing: rows of it in "
-                      "outbox_lane are gone",
+                      "consumer \"%.63s\" has lost its position, and receives nothing: some of "
+                      "its rows in outbox_lane are missing",
                       name);
     }
     return r;
@@ -124,13 +124,13 @@ int db_doctor_consumers(struct store *st, const struct doctor_request *req, stru
         text_duration_show(clock_since(now, db_int(&q, 2)) / 1000 * 1000, age);
         db_doctor_say(
             req, FINDING_WARNING, "claim",
-            "start a relay that runs this consumer: it takes them over",
-            "consumer \"%.63s\": %d claims of workers that vanished, the oldest ran out %s ago "
-            "(%.100s), and no relay takes them over",
+            "start a relay that runs this consumer, to take them over",
+            "consumer \"%.63s\": %d claims of workers that vanished, and no relay takes them "
+            "over; the oldest expired %s ago (%.100s)",
             db_text(&q, 0).p, (int)db_int(&q, 1), age, db_text(&q, 3).p);
         fine = false;
     }
     if (r == 0 && fine)
-        db_doctor_say(req, FINDING_OK, "claim", NULL, "none is left behind");
+        db_doctor_say(req, FINDING_OK, "claim", NULL, "no claim is left behind");
     return r;
 }

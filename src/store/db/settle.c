@@ -3,7 +3,7 @@
 #include "store/db/turn.h"
 #include "store_sql.h"
 
-/* ---- single events ---- */
+/* ---- individual events ---- */
 
 int db_park(struct store *st, const struct parking *p, struct error *err)
 {
@@ -210,7 +210,7 @@ static int settle_open(struct store *st, const struct settlement *s, bool *ret_l
     return db_run(st, err, SQL(put_progress, .consumer = s->consumer, .n = delivered));
 }
 
-/* With one writer at a time, it settles as of the time the transaction began: no claim can have
+/* With one writer at a time, the settlement uses the time the transaction began: no claim can have
  * been taken over since, and none expires meanwhile. */
 int db_settle_open(struct store *base, const struct settlement *s, bool *ret_lost,
                    struct error *err)

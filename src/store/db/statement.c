@@ -262,7 +262,7 @@ void db_store_init(struct db_store *st, const struct store_ops *ops,
 static int begin(struct store *st, bool ours, struct error *err)
 {
     if (db_of(st)->in_tx)
-        return err_set(err, ERR_MISUSE, "a transaction is open already");
+        return err_set(err, ERR_MISUSE, "a transaction is already open");
     if (st->ops->driver->begin(st, ours, err) != 0)
         return -1;
     db_of(st)->in_tx = true;
@@ -310,7 +310,7 @@ static int savepoint(struct store *st, const char *verb, int depth, struct error
 
 int db_savepoint(struct store *base, enum savepoint what, struct error *err)
 {
-    static const char ended[] = "the transaction was ended by a handler";
+    static const char ended[] = "a handler ended the transaction";
     struct db_store *st = db_of(base);
     struct error why;
     int r = 0;

@@ -62,8 +62,8 @@ static int find_past(struct store *st, struct arena *a, bool note, struct old *o
     }
 
     /* Samples of all consumers are frequent, so that events are deleted on time, and their number
-     * does not grow with the consumers. Those of single consumers are rare; they are used once a
-     * consumer is added or removed. */
+     * does not grow with the consumers. Those of individual consumers are rare; they are used once
+     * a consumer is added or removed. */
     int64_t every = (o->now - o->cutoff) / SAMPLES;
     for (size_t i = 0; note && i < n; i++)
         if (note_sample(st, list[i].spec.name, list[i].floor, every, o, err) != 0)

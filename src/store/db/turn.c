@@ -8,7 +8,7 @@
 
 #include "store_sql.h"
 
-#define BUSY_AGAIN 50 /* ms until a worker looks again whether its lane is free */
+#define BUSY_AGAIN 50 /* ms until a worker checks again whether its lane is free */
 #define TRIES 4       /* of a transaction that failed only because of another */
 
 static bool is_claiming(const struct turn *t)
@@ -29,11 +29,11 @@ static int check_version(const struct turn *t, struct error *err)
     if (t->version > known)
         return err_class(
             err, ERR_NEWER, CLASS_FATAL, 0,
-            "%s: this outbox was brought up to version %lld; this program knows %d: update it",
-            shown, (long long)t->version, known);
+            "%s: this outbox was upgraded to version %lld; this program knows %d: update it", shown,
+            (long long)t->version, known);
     return err_class(
         err, ERR_NEWER, CLASS_FATAL, 0,
-        "%s: this outbox has version %lld; this program wants %d: run `outbox migrate up`", shown,
+        "%s: this outbox has version %lld; this program needs %d: run `outbox migrate up`", shown,
         (long long)t->version, known);
 }
 
@@ -95,7 +95,7 @@ static int read_consumer(struct turn *t, struct db_rows *q, struct error *err)
 
 /* Locks and reads the consumer's row, and reads its claims and where the next claim will begin. On
  * a server the statements run one after the other, each with its own read view, so those after the
- * first see everything committed before it got the lock. */
+ * first see everything committed before it acquired the lock. */
 static int lock_consumer(struct turn *t, struct error *err)
 {
     enum { STATE, CLAIMS, FOUND, ALL };
@@ -134,7 +134,7 @@ static int settle(struct turn *t, struct error *err)
     if (t->lost)
         return 0;
 
-    /* What parks, unparks or releases events changes what was found. */
+    /* Parking, unparking or releasing events changes what was found. */
     bool only_delivers = !t->s->release_from && !t->s->b->parked;
     for (size_t i = 0; i < t->s->n; i++)
         only_delivers = only_delivers && t->s->out[i].kind == OUTCOME_DELIVERED;
@@ -234,7 +234,7 @@ static int turn_steps(struct turn *t, struct error *err)
         SQL(put_progress, .consumer = t->consumer, .epoch = t->b->epoch, .n = t->delivered));
 }
 
-/* Makes n turns in a transaction, and commits only if something was written. */
+/* Takes n turns in one transaction, and commits only if something was written. */
 static int make_once(struct store *base, struct turn *t, size_t n, struct error *err)
 {
     const struct db_driver *d = base->ops->driver;
@@ -259,7 +259,7 @@ static int make_once(struct store *base, struct turn *t, size_t n, struct error 
     return r;
 }
 
-/* Makes all of n turns, or none. */
+/* Takes all of n turns, or none. */
 static int make(struct store *st, struct turn *t, size_t n, struct error *err)
 {
     const struct db_driver *d = st->ops->driver;
@@ -267,7 +267,7 @@ static int make(struct store *st, struct turn *t, size_t n, struct error *err)
     int r = -1;
     if (db_of(st)->in_tx)
         return err_set(err, ERR_MISUSE,
-                       "a claim inside an open transaction would not be durable: refused");
+                       "a claim inside an open transaction would not be durable, and is refused");
     if (d->before_turns(t, n, err) != 0)
         return -1;
     db_of(st)->watched = db_of(st)->watched || (t->req && t->req->no_listen);

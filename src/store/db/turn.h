@@ -67,7 +67,7 @@ struct turn {
 
 /* db_claim_list reads the rows of all_claims into t->claims, which the turn frees. */
 int db_claim_list(struct turn *t, struct db_rows *q, struct error *err);
-/* db_claim_is_ours returns whether the claim that the turn settles is still its owner's. */
+/* db_claim_is_ours returns whether the owner still holds the claim that the turn settles. */
 bool db_claim_is_ours(const struct turn *t);
 void db_claim_over(struct turn *t, int64_t epoch);
 /* db_claim_blocks returns whether a claim blocks the caller from a lane, or from all lanes. */
@@ -84,11 +84,11 @@ int db_take_over(struct turn *t, struct error *err);
 
 /* ---- fresh.c ---- */
 
-#define FRESH_SCAN_MIN 10000 /* events looked at per claim at least, however few the filter wants */
+#define FRESH_SCAN_MIN 10000 /* events examined per claim at least, however few the filter wants */
 
 /* db_fresh_claim claims fresh events into t->b, if there are any. */
 int db_fresh_claim(struct turn *t, struct error *err);
-/* db_fresh_claim_after claims those after the position of a lane, or of all, which moves on. */
+/* db_fresh_claim_after claims those after the position of a lane, or of all, and advances it. */
 int db_fresh_claim_after(struct turn *t, int lane, int64_t position, struct error *err);
 /* db_fresh_lane_free returns whether no claim blocks the caller; if one does, the hint says so. */
 bool db_fresh_lane_free(struct turn *t, int lane);
@@ -131,9 +131,9 @@ struct held_keys {
     struct held_keys *next;
 };
 
-/* held_keys_check takes the current stamp, and drops a set that is out of date. */
+/* held_keys_check notes the current stamp, and drops a set that is out of date. */
 void held_keys_check(struct store *st, const char *consumer, int64_t stamp);
-/* held_keys_read returns the set of a consumer, reading it first if that pays off for so many
+/* held_keys_read returns the set of a consumer, reading it first if that pays off for this many
  * events. The set is unknown if memory ran out or there are too many keys. *ret may be NULL. */
 int held_keys_read(struct store *st, const char *consumer, size_t events, struct held_keys **ret,
                    struct error *err);

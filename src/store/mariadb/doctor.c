@@ -28,7 +28,8 @@ static int server(struct mdb_store *st, const struct doctor_request *req, struct
         db_doctor_say(
             req, FINDING_NOTE, "durability", "set both to 1, unless this is on purpose",
             "innodb_flush_log_at_trx_commit or sync_binlog is not 1: a crash of the machine may "
-            "lose the commits of the last second and their events, though some were delivered");
+            "lose the commits of the last second, including events, some of which may have been "
+            "delivered already");
     if (db_int(&q, READ_ONLY) != 0)
         db_doctor_say(req, FINDING_PROBLEM, "read-only",
                       "connect to the primary, or promote this server",
@@ -40,9 +41,9 @@ static int server(struct mdb_store *st, const struct doctor_request *req, struct
             "other tables store altered values");
     if (db_int(&q, STEP) != 1)
         db_doctor_say(
-            req, FINDING_WARNING, "auto_increment_increment", "write events on one server only",
+            req, FINDING_WARNING, "auto_increment_increment", "write events on only one server",
             "auto_increment_increment is not 1, which suggests that several servers take writes: "
-            "events that are written on different servers have no common order");
+            "events written on different servers have no common order");
     db_done(&q);
     return 0;
 }
@@ -59,8 +60,8 @@ static void transactions(struct mdb_store *st, const struct doctor_request *req)
             snprintf(whose, sizeof whose, "a transaction of connection %lld",
                      (long long)connection);
         db_doctor_say(req, FINDING_WARNING, "transaction",
-                      connection != 0 ? "end it, or KILL the connection"
-                                      : "XA RECOVER lists it: XA COMMIT or XA ROLLBACK it",
+                      connection != 0 ? "end the transaction, or KILL the connection"
+                                      : "find it with XA RECOVER, then XA COMMIT or XA ROLLBACK it",
                       "%s has been open for %lld s: its events are not delivered, and the server "
                       "cannot purge deleted rows",
                       whose, (long long)db_int(&q, 1));
@@ -99,8 +100,8 @@ static int records(struct mdb_store *st, const struct doctor_request *req, struc
     if (triggers < MDB_TRIGGERS)
         db_doctor_say(
             req, FINDING_PROBLEM, "trigger", "run `outbox init`",
-            "a trigger of the outbox is missing: events that are inserted are not delivered, or "
-            "can be replaced and deleted silently");
+            "an outbox trigger is missing: new events are not delivered, or events can be "
+            "silently replaced or deleted");
     if (unmarked > 0)
         db_doctor_say(
             req, FINDING_PROBLEM, "marker",
@@ -118,7 +119,8 @@ static int records(struct mdb_store *st, const struct doctor_request *req, struc
         db_doctor_say(
             req, FINDING_PROBLEM, "sequencer",
             "UPDATE outbox_sequencer SET next = (SELECT max(seq) + 1 FROM outbox_order)",
-            "outbox_sequencer is behind outbox_order: it was reset, and no event can get a seq");
+            "outbox_sequencer is behind outbox_order: it was reset, and no event can be assigned "
+            "a seq");
     if (fresh + ordered > 0)
         db_doctor_say(req, FINDING_PROBLEM, "lost",
                       "restore them from a backup, or emit them again",
@@ -150,8 +152,8 @@ static int marked(struct mdb_store *st, const struct doctor_request *req, struct
     while ((r = db_step(&q, err)) == 1)
         db_doctor_say(
             req, FINDING_PROBLEM, "marked",
-            "fix that; or run `outbox adopt TABLE --drop-mark`, and stop the system that delivered "
-            "the rows before",
+            "fix the cause; or run `outbox adopt TABLE --drop-mark`, and stop the system that "
+            "delivered the rows before",
             "rows of table %.64s are not marked, though consumer \"%.63s\" has received them: "
             "%.1000s",
             db_text(&q, 0).p, db_text(&q, 1).p, db_text(&q, 2).p);
@@ -173,10 +175,10 @@ static int numbers(struct mdb_store *st, const struct doctor_request *req, struc
                       events ? "once every consumer has received the events with such numbers: SET "
                                "@outbox_change_events = 'on'; DELETE FROM outbox_event WHERE nr > "
                                "9223372036854775807; ALTER TABLE outbox_event AUTO_INCREMENT = 1"
-                             : "once `outbox status` has given the events their seq: ALTER TABLE "
-                               "outbox_fresh AUTO_INCREMENT = 1",
-                      "the next number of %s is %llu, because an INSERT chose one: from "
-                      "18446744073709551615 on, every INSERT fails",
+                             : "once `outbox status` has assigned the events their seqs: ALTER "
+                               "TABLE outbox_fresh AUTO_INCREMENT = 1",
+                      "the next number of %s is %llu, because an INSERT chose its own number: "
+                      "from 18446744073709551615 on, every INSERT fails",
                       events ? "outbox_event" : "outbox_fresh", (unsigned long long)next);
     }
     return r;

@@ -45,7 +45,7 @@ static int target_failed(const struct db_target *t, const struct error *why, str
     return -1;
 }
 
-/* On the caller's connection it does not touch the handle: the thread may be another. */
+/* On the caller's connection it does not touch the handle, which another thread may be using. */
 struct db_rows mdb_target_rows(const struct db_target *t, const struct sql *sql, const void *args,
                                struct error *err)
 {
@@ -256,7 +256,7 @@ int mdb_insert(const struct db_target *t, const struct new_event *ev, char id[UU
         *ret_duplicate = found == 1;
         if (found == 1)
             return 0;
-        /* It was trimmed in between, or its transaction was rolled back. */
+        /* The event was trimmed in between, or its transaction was rolled back. */
     }
     return err_copy(err, &why);
 }

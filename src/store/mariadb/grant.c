@@ -194,7 +194,7 @@ static int held(struct mdb_store *st, const char *role, unsigned *ret, struct er
                    SQL(parts_of, .schema = st->url.database, .user = user, .host = host));
     if (r != 1)
         return err_class(err, ERR_READONLY, CLASS_FATAL, why.native,
-                         "%s: could not read which parts \"%.100s\" has (%.150s); revoking one "
+                         "%s: could not read which parts \"%.100s\" has (%.150s); revoking a part "
                          "needs the right to read mysql.procs_priv and mysql.tables_priv",
                          st->base.shown, role, why.text);
     *ret = 0;

@@ -46,7 +46,7 @@ struct mdb_clock {
     int64_t mono; /* when it was read; 0: never */
 };
 
-/* A second connection, on which the server notifies of new events; see watch.c. */
+/* A second connection, on which the server announces new events; see watch.c. */
 struct mdb_wakeup {
     MYSQL *db;          /* NULL: not connected */
     bool asked;         /* a query is in flight */
@@ -66,7 +66,7 @@ struct mdb_after {
     int64_t position, max, most;
 };
 
-/* A connection on which the next events are read while others are delivered; see ahead.c. */
+/* A connection on which the next events are read while others are delivered; see read.c. */
 struct mdb_ahead {
     MYSQL *db;             /* NULL: not connected */
     bool asked;            /* a query is in flight: for `what`, from places[at] on */
@@ -87,7 +87,7 @@ struct mdb_later {
 /* A statement that the server has prepared. */
 struct mdb_prepared {
     MYSQL_STMT *q; /* NULL: not yet */
-    bool refused;  /* the server would not prepare it */
+    bool refused;  /* the server refused to prepare it */
 };
 
 /* (1) `later` is empty outside of a transaction. */
@@ -189,8 +189,8 @@ int mdb_ask(const struct mdb_store *st, MYSQL *db, const char *text, size_t n, s
  * connection. */
 int mdb_connect(struct mdb_store *st, struct error *err);
 void mdb_disconnect(struct mdb_store *st);
-/* mdb_hurry sets whether the server ends an idle transaction on our connection; one of the
- * application's may idle. */
+/* mdb_hurry sets whether the server ends an idle transaction on our connection; a transaction of
+ * the application may idle. */
 int mdb_hurry(struct mdb_store *st, bool hurry, struct error *err);
 /* mdb_dial opens another connection with our session settings. */
 MYSQL *mdb_dial(struct mdb_store *st, struct error *err);

@@ -140,8 +140,8 @@ static int check_kind(const struct mdb_store *st, MYSQL *db, struct error *err)
     if (mariadb_connection(db) && mysql_get_server_version(db) >= 100600)
         return 0;
     if (!mariadb_connection(db))
-        why = "; MySQL has no INSERT ... RETURNING, no CREATE OR REPLACE TRIGGER, and other "
-              "collations";
+        why = "; MySQL has neither INSERT ... RETURNING nor CREATE OR REPLACE TRIGGER, and its "
+              "collations differ";
     return err_class(err, ERR_CONFIG, CLASS_FATAL, 0,
                      "%s: this server is %.60s; an outbox needs MariaDB 10.6 or later%s",
                      st->base.shown, mysql_get_server_info(db), why);
@@ -175,9 +175,9 @@ static int check_server(struct mdb_store *st, struct error *err)
     db_done(&q);
     if (galera)
         return err_class(err, ERR_CONFIG, CLASS_FATAL, 0,
-                         "%s: this server is a node of a Galera cluster, where numbers do not grow "
-                         "in the order of commits: an outbox could not keep the order of keys, and "
-                         "is refused",
+                         "%s: this server is a node of a Galera cluster, where numbers do not "
+                         "ascend in commit order: an outbox could not keep the events of a key in "
+                         "order, and is refused",
                          st->base.shown);
     if (logs)
         return err_class(err, ERR_CONFIG, CLASS_RETRY, 0,

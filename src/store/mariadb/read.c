@@ -1,12 +1,12 @@
 /* read.c: reading events in seq order, and the parts of a turn before and after its transaction.
  * Joining each seq with its event takes the server twice as long as reading a range of the table.
- * So if the numbers of a chunk are close together, as is usual, they are read as a range, and get
- * their seq here.
+ * So if the numbers of a chunk are close together, as is usual, they are read as a range, and their
+ * seqs are added here.
  *
  * The next events are read ahead of their claim, on a separate connection: while a batch is
  * committed and delivered, the server reads the next one. An event with a seq never changes or
- * moves, so the claim would have read the same. If reading ahead fails,
- * everything still works, only slower. */
+ * moves, so the claim would have read the same. If reading ahead fails, everything still works,
+ * only more slowly. */
 #include <string.h>
 
 #include "base/num.h"
@@ -17,8 +17,8 @@
 #define PLACES_MAX 16000          /* that are read at once */
 #define TRY_AGAIN (10000 * MS_NS) /* until another connection is tried */
 #define CHUNK_MAX 2000            /* rows per answer */
-#define UNLOOKED_MAX 8 /* consecutive turns that do not look for new events, amid a backlog */
-#define FEW 32         /* so few events are joined: one query is less work than two */
+#define UNLOOKED_MAX 8 /* consecutive turns that do not look for new events, during a backlog */
+#define FEW 32         /* up to this many events are joined: one query is less work than two */
 
 static struct mdb_after next_after(const struct claim_request *req, int64_t position)
 {

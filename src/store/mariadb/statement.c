@@ -440,7 +440,7 @@ int mdb_exec_later(struct mdb_store *st, const char *text, struct error *err)
     return 0;
 }
 
-/* If requested, fetches the events read ahead meanwhile. Without multi-statements it cannot. */
+/* If requested, fetches the events read ahead meanwhile. 1: multi-statements are off. */
 static int driver_ask_all(struct store *base, const struct db_question *ask, size_t n,
                           struct db_rows *ret, struct error *err)
 {
@@ -509,8 +509,8 @@ static bool driver_again(const struct error *why)
 const struct db_driver mdb_driver = {
     .dialect = SQL_MARIADB,
     .schema_version = MDB_SCHEMA_VERSION,
-    .not_ours = ", or not for this account (it sees no outbox_meta beside it); use another "
-                "database, or grant the account its rights with `outbox grant`",
+    .not_ours = ", or this account may not use that outbox (it sees no outbox_meta beside the "
+                "table); use another database, or grant the account its rights with `outbox grant`",
     .together = DB_TOGETHER,
     .rows = driver_rows,
     .step = driver_step,

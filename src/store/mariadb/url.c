@@ -16,9 +16,9 @@
 static int not_understood(struct error *err)
 {
     return err_set(err, ERR_CONFIG,
-                   "the mariadb: URL cannot be understood: it is mariadb://USER@HOST:PORT/DB, with "
-                   "special characters as %%XX (also in a password), and ?socket=PATH instead of "
-                   "HOST:PORT for a server on this machine");
+                   "the mariadb: URL cannot be understood: write mariadb://USER@HOST:PORT/DB, "
+                   "with special characters as %%XX (even in a password), and ?socket=PATH "
+                   "instead of HOST:PORT for a server on this machine");
 }
 
 /* ---- the parts ---- */
@@ -131,8 +131,8 @@ static int read_database(struct mdb_url *u, const char *p, size_t n, struct erro
     bool usable = u->database && *u->database;
     if (!usable)
         return err_set(err, ERR_CONFIG,
-                       "the mariadb: URL names no database: write mariadb://USER@HOST/DB, with the "
-                       "database of your own tables");
+                       "the mariadb: URL names no database: write mariadb://USER@HOST/DB, with "
+                       "the database that holds your own tables");
     if (strlen(u->database) > (size_t)DATABASE_MAX * 4)
         return err_set(err, ERR_CONFIG, "the database's name in the store's URL is too long");
     return 0;

@@ -2,8 +2,8 @@
  * sql/mariadb/0001_outbox.sql), wake-ups after commits, and polling for new events. The server
  * waits on our behalf (outbox_wait) on a separate connection, and its answer makes that
  * connection's socket readable. It answers at once if a change exists that this handle has not
- * seen, so no wake-up is lost. One poll tells which consumers of a relay want the events of a
- * commit; only those make a turn. */
+ * seen, so no wake-up is lost. One poll determines which consumers of a relay want the events of a
+ * commit; only those take a turn. */
 #include <mysqld_error.h>
 #include <poll.h>
 
@@ -43,8 +43,8 @@ static int probe(struct mdb_store *st, struct sequencer *ret, struct error *err)
     return 0;
 }
 
-/* Deletes the markers of n events, which got the seqs from `next` on in number order, in runs of
- * consecutive numbers, if these are long: that takes a third of the time. */
+/* Deletes the markers of n events, to which the seqs from `next` on were assigned in number order,
+ * in runs of consecutive numbers, if these are long: that takes a third of the time. */
 static int drop_runs(struct mdb_store *st, int64_t next, int64_t n, int64_t *ret_dropped,
                      struct error *err)
 {
@@ -89,12 +89,12 @@ static int assign_seqs(struct mdb_store *st, bool *ret_more, int64_t *ret_next, 
     }
     if (dropped != n)
         return err_class(err, ERR_CONFLICT, CLASS_RETRY, 0,
-                         "%s: markers of outbox_fresh vanished while they were sequenced",
+                         "%s: markers of outbox_fresh vanished while they were being sequenced",
                          st->base.shown);
     return db_later(&st->base.store, err, SQL(set_next, .next = next + n));
 }
 
-/* Prepares for events whose number already has a seq, because numbers started over, or that have
+/* Prepares for events whose number already has a seq, because numbers restarted, or that have
  * several markers: deletes all but the first marker. */
 static int clear_numbers(struct mdb_store *st, struct error *err)
 {

@@ -71,8 +71,8 @@ static const char dead_sql[] =
     "ORDER BY d.consumer, d.seq "
     "LIMIT nullif($5::bigint, 0)";
 
-/* Only letters that are not already being retried are sent back or dropped. Both functions lock the
- * letters' consumers. */
+/* Letters that are already being retried are left alone. Both functions lock the letters'
+ * consumers. */
 static const char redrive_sql[] =
     "SELECT coalesce(sum(@schema@._redrive(y.consumer, y.seqs)), 0) "
     "FROM (SELECT x.consumer, array_agg(x.seq) AS seqs "

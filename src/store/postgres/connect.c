@@ -38,7 +38,7 @@ static const char settings_sql[] =
     "SET jit = off;"
     "SET plan_cache_mode = force_generic_plan";
 
-/* What a connection that handlers use has to have again. */
+/* Settings to restore on a connection that handlers use. */
 static const char reset_sql[] =
     "RESET search_path;"
     "RESET client_min_messages;"
@@ -172,16 +172,16 @@ static int check_tenant(struct pg_store *st, struct error *err)
                            st->shown, st->tenant, role);
     else if (st->tenant && (!acts_for || strcmp(acts_for, st->tenant) != 0))
         result = err_class(err, ERR_CONFIG, CLASS_FATAL, 0,
-                           "%s: tenant \"%.60s\" is set, but role \"%.60s\" is held to another "
+                           "%s: tenant \"%.60s\" is set, but role \"%.60s\" is limited to another "
                            "tenant; connect as another role",
                            st->shown, st->tenant, role);
     PQclear(r);
     return result;
 }
 
-/* Repairs an outbox that was restored from another cluster, or whose numbers started over, before
- * anything is read from it. Every claim checks that as well, but other commands may precede the
- * first claim. A role that may only emit cannot check it, and need not. */
+/* Repairs an outbox that was restored from another cluster, or whose event numbers restarted,
+ * before anything is read from it. Every claim checks that as well, but other commands may precede
+ * the first claim. A role that may only emit cannot check it, and need not. */
 static int check_moved(struct pg_store *st, struct error *err)
 {
     struct error why;
@@ -199,7 +199,7 @@ static int check_moved(struct pg_store *st, struct error *err)
     if (result == 0)
         return 0;
     return err_prefix(
-        err, "the outbox was moved, or its numbers started over, and must be repaired first");
+        err, "the outbox was moved, or its event numbers restarted; it must be repaired first");
 }
 
 static int check_outbox(struct pg_store *st, struct error *err)
@@ -209,7 +209,7 @@ static int check_outbox(struct pg_store *st, struct error *err)
         return -1;
     if (version == 0)
         return err_class(err, ERR_NOTOURS, CLASS_FATAL, 0,
-                         "%s: no outbox in schema %s; make one with `outbox init`", st->shown,
+                         "%s: no outbox in schema %s; create one with `outbox init`", st->shown,
                          st->quoted);
     if (version < PG_SCHEMA_VERSION)
         return err_class(err, ERR_NOTOURS, CLASS_FATAL, 0,
@@ -280,8 +280,8 @@ int pg_ready(struct pg_store *st, struct error *err)
         return 0;
     if (st->in_tx)
         return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
-                         "%s: the connection was lost, and the open transaction with it: begin it "
-                         "again",
+                         "%s: the connection was lost, and with it the open transaction: begin "
+                         "that again",
                          st->shown);
     disconnect(st);
     if (reconnect(st, err) == 0)

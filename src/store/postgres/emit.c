@@ -104,9 +104,9 @@ static int check_encoding(PGconn *db, const struct str *s, size_t n, struct erro
                 ascii = false;
     if (!ascii)
         return err_set(err, ERR_CONFIG,
-                       "this connection's client_encoding is %.40s, which would garble the "
-                       "event: it is UTF-8 and not all ASCII; call "
-                       "PQsetClientEncoding(conn, \"UTF8\") first",
+                       "this connection's client_encoding is %.40s, which would garble the event: "
+                       "its text is UTF-8 and not all ASCII; call PQsetClientEncoding(conn, "
+                       "\"UTF8\") first",
                        name);
     return 0;
 }
@@ -222,7 +222,7 @@ int pg_handle_once(struct store *base, void *foreign, struct str handler, struct
     return 0;
 }
 
-/* Appends a text to an array literal, which goes to the server as a parameter. */
+/* Appends a text to an array literal, which is sent to the server as a parameter. */
 static void add_element(struct buf *b, struct str s)
 {
     bool first = b->n == 1;
@@ -244,7 +244,7 @@ struct arrays {
 };
 
 /* Builds the arrays, without the keys that `skip` marks (NULL: none). arrays_release releases them,
- * also after a failure. */
+ * even after a failure. */
 static int arrays_of(struct arrays *a, const struct inbox_key *k, const bool *skip, size_t n,
                      struct error *err)
 {

@@ -79,7 +79,7 @@ static int fail_as(struct pg_store *st, const char *state, const PGresult *r, st
                          st->quoted, said);
     if (m.code == ERR_NOTOURS)
         return err_class(err, m.code, m.retry_class, 0,
-                         "%s: no outbox in schema %s, or an incomplete one (%s); make one with "
+                         "%s: no outbox in schema %s, or an incomplete one (%s); create one with "
                          "`outbox init`, or restore it",
                          st->shown, st->quoted, said);
     if (m.code == ERR_INTERNAL)

@@ -114,7 +114,7 @@ static int drop_replaced(struct pg_store *st, const char *text, struct error *er
     if (result == 0)
         return 0;
     return err_prefix(err, "a function or view of the outbox changed its columns, and another "
-                           "object depends on it: drop that, and create it again afterwards");
+                           "object depends on it: drop that object, and recreate it afterwards");
 }
 
 /* Installs a text. *ret_other_columns is set if a function or view there cannot be replaced in

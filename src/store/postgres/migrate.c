@@ -3,7 +3,7 @@
  * Producers and workers may be active while an outbox is migrated. ALTER TABLE needs an exclusive
  * lock, and every later session queues behind that request: one long transaction would block all of
  * them. So the migration waits for each lock no longer than LOCK_WAIT, and locks table event last.
- * If it cannot get a lock, it rolls back and tries again later. */
+ * If it cannot acquire a lock, it rolls back and tries again later. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -44,8 +44,8 @@ static int read_version(struct pg_store *st, int64_t *ret, struct error *err)
     PQclear(r);
     if (event && !meta)
         return err_class(err, ERR_NOTOURS, CLASS_FATAL, 0,
-                         "%s: schema %s has a table event that is not ours (no table meta beside "
-                         "it); use another schema (?schema=NAME)",
+                         "%s: schema %s has a table event that does not belong to an outbox (no "
+                         "table meta beside it); use another schema (?schema=NAME)",
                          st->shown, st->quoted);
     *ret = 0;
     if (!meta)
@@ -61,8 +61,8 @@ int pg_version(struct pg_store *st, int64_t *ret, struct error *err)
     if (*ret <= PG_SCHEMA_VERSION)
         return 0;
     return err_class(err, ERR_NEWER, CLASS_FATAL, 0,
-                     "%s: the outbox in schema %s has version %lld, this program knows up to %d; "
-                     "use a newer outbox",
+                     "%s: the outbox in schema %s has version %lld, but this program knows only "
+                     "versions up to %d; use a newer outbox",
                      st->shown, st->quoted, (long long)*ret, PG_SCHEMA_VERSION);
 }
 
@@ -317,7 +317,7 @@ static int64_t now_ms(void)
     return clock_mono(&clock_system) / MS_NS;
 }
 
-/* Tries until the upgrade succeeds, fails for another reason than a lock, or has taken too long.
+/* Tries until the upgrade succeeds, fails for a reason other than a lock, or has taken too long.
  * Producers proceed between attempts. */
 static int upgrade_patiently(struct migrating *m, struct error *err)
 {
@@ -342,8 +342,8 @@ static int upgrade_patiently(struct migrating *m, struct error *err)
         if (spent + pause > patience)
             return err_class(
                 err, ERR_BUSY, CLASS_RETRY, 0,
-                "%s: a long transaction used the outbox throughout; nothing was changed: end it "
-                "(see `outbox doctor`), and try again",
+                "%s: a long-running transaction kept using the outbox, so nothing was changed; "
+                "end that transaction (see `outbox doctor`) and try again",
                 m->st->shown);
         if (spent - told >= TELL_EVERY_MS) {
             report_users(m, patience - spent);

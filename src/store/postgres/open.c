@@ -90,7 +90,7 @@ int pg_dup(struct store *base, struct store **ret, struct error *err)
 static int begin(struct pg_store *st, const char *text, struct error *err)
 {
     if (st->in_tx)
-        return err_set(err, ERR_MISUSE, "a transaction is open already");
+        return err_set(err, ERR_MISUSE, "a transaction is already open");
     if (pg_ready(st, err) != 0)
         return -1;
     if (pg_simple(st, text, err) != 0)
@@ -139,8 +139,8 @@ int pg_commit(struct store *base, struct error *err)
     if (PQtransactionStatus(st->db) == PQTRANS_INERROR) {
         pg_rollback(base);
         return err_set(err, ERR_MISUSE,
-                       "an earlier statement of this transaction failed, and it was rolled back: "
-                       "begin it again");
+                       "an earlier statement failed, so this transaction was rolled back: begin "
+                       "it again");
     }
     st->in_tx = false;
     return pg_simple(st, "COMMIT", err);
@@ -184,7 +184,7 @@ int pg_savepoint(struct store *base, enum savepoint what, struct error *err)
         ended = strcmp(st->state, "3B001") == 0; /* no such savepoint */
     }
     if (ended)
-        return err_set(err, ERR_MISUSE, "the transaction was ended by a handler");
+        return err_set(err, ERR_MISUSE, "a handler ended the transaction");
     return err_copy(err, &why);
 }
 

@@ -204,8 +204,8 @@ PG_OPERATIONS(PG_DECLARE)
 /* ---- url.c ---- */
 
 /* pg_url_read parses st->url into conninfo, shown, schema, quoted, literal, tenant and answer_ms.
- * st->schema must be set, and is kept if the URL names none. ERR_CONFIG: the URL is invalid, also
- * by libpq's checks; the message never quotes a password. Does not connect. */
+ * st->schema must be set, and is kept if the URL names none. ERR_CONFIG: the URL is invalid,
+ * perhaps only by libpq's checks; the message never quotes a password. Does not connect. */
 int pg_url_read(struct pg_store *st, struct error *err);
 
 /* ---- connect.c ---- */
@@ -343,7 +343,7 @@ const char *pg_emit_text(const struct pg_store *st, const char *sql);
 
 /* ---- turns ---- */
 
-/* How the server makes turns: see sql/postgres/internal/turn.sql. PATH_ANY is _turn, for one turn;
+/* How the server takes turns: see sql/postgres/internal/turn.sql. PATH_ANY is _turn, for one turn;
  * the others are _turns. */
 enum pg_path { PATH_ANY, PATH_SINGLE, PATH_BATCH };
 

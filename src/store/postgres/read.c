@@ -207,7 +207,7 @@ static size_t listed_up_to(const char *seqs, int64_t last)
     return n;
 }
 
-/* Parked events are read by the answer's list if it has one. A dead letter that was sent back may
+/* Parked events are read by the answer's list if it has one. The event of a retried dead letter may
  * have been trimmed, and is then found only through the claim. */
 int pg_read_claim(struct pg_store *st, const struct claim_request *req, const struct pg_answer *an,
                   const struct pg_window *w, struct arena *a, struct pg_chunk *c, struct error *err)

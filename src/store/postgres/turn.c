@@ -1,11 +1,11 @@
-/* turn.c: the call that makes turns, and the turn of one consumer in all cases. The decisions are
+/* turn.c: the call that takes turns, and the turn of one consumer in all cases. The decisions are
  * made in sql/postgres/internal/turn.sql; this file sends the request, reads the answer, and has
  * the events of the claim read, ahead of it where possible. turn_many.c has simple turns. */
 #include "store/postgres/postgres.h"
 
 #define UNREAD_MAX 5
 #define UNREAD_WAIT 1000  /* ms to the next attempt after events could not be read */
-#define STANDBY_WAIT 1000 /* ms; another worker has the lane, and nothing tells when it leaves */
+#define STANDBY_WAIT 1000 /* ms; another worker holds the lane, and nothing announces its release */
 #define REQUEST_BYTES (64 << 20)
 #define PAYLOAD_COLUMN 6 /* of PG_EVENT_COLUMNS */
 
@@ -86,8 +86,8 @@ struct pg_answer pg_answer_at(const PGresult *r, int row)
     return a;
 }
 
-/* Makes the turn of one consumer, which is always answered. Reads ahead while the server makes it.
- * The answer's strings belong to the result. */
+/* Takes the turn of one consumer, which is always answered. Reads ahead while the server works. The
+ * answer's strings belong to the result. */
 static PGresult *make_turn(struct turning *t, const struct settlement *s,
                            const struct claim_request *req, struct pg_answer *ret,
                            struct error *err)
@@ -117,7 +117,7 @@ static PGresult *make_turn(struct turning *t, const struct settlement *s,
 /* ---- the answer ---- */
 
 /* Schedules the next repair of waits that a wrong clock made too long. If one was due, the turn has
- * just made it. Otherwise the wait of the caller is limited to the next one. */
+ * just run it. Otherwise the wait of the caller is limited to the next one. */
 static void pull_next(struct turning *t, int64_t *wait_ms)
 {
     struct clock_repair *pull = &pg_cache_of(t->st, t->req)->repair;
@@ -288,7 +288,7 @@ int pg_check_open(struct pg_store *st, struct error *err)
     if (!st->in_tx && !by_hand)
         return pg_ready(st, err);
     return err_set(err, ERR_MISUSE,
-                   "a claim inside an open transaction would not be durable: refused");
+                   "a claim inside an open transaction would not be durable, and is refused");
 }
 
 /* Handles an answer. *ret_again: the call has to be repeated. */

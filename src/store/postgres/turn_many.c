@@ -1,5 +1,5 @@
 /* turn_many.c: simple turns, of one consumer or of several at once.
- * sql/postgres/internal/simple_turns.sql decides which are simple, and makes those; this file
+ * sql/postgres/internal/simple_turns.sql decides which are simple, and takes those; this file
  * selects the turns to request, and hands each consumer its share of the events. The events are
  * part of the result, or are read once for all consumers at the same position. */
 #include <stdlib.h>
@@ -52,7 +52,7 @@ static bool may_be_simple(const struct batched_turn *t)
 }
 
 /* Whether an earlier turn is of the same consumer, by another worker. Only the first of them can be
- * made, since both would advance the lane. */
+ * taken, since both would advance the lane. */
 static bool asked_before(const struct batched_turn *t, size_t i)
 {
     for (size_t k = 0; k < i; k++) {
@@ -249,7 +249,7 @@ static int read_events(struct reading *g, struct error *err)
 
 /* ---- claims that are not handed out as made ---- */
 
-/* Cuts the claims whose events did not fit into memory, in one transaction. If that fails, each
+/* Shortens the claims whose events did not fit into memory, in one transaction. If that fails, each
  * separately. */
 static void shrink_all(struct pg_store *st, struct part *part, size_t n)
 {
@@ -282,8 +282,8 @@ static void shrink_all(struct pg_store *st, struct part *part, size_t n)
     buf_release(&b);
 }
 
-/* Builds a batch from a claim whose events were read. Cuts the claim if memory ran out, and drops a
- * claim in which the predicate matched no event. */
+/* Builds a batch from a claim whose events were read. Shortens the claim if memory ran out, and
+ * drops a claim in which the predicate matched no event. */
 static int finish_claim(struct pg_store *st, struct part *p, struct error *err)
 {
     struct batched_turn *t = p->turn;
@@ -337,7 +337,7 @@ int pg_turn_many(struct store *base, struct batched_turn *t, size_t n, struct er
     if (single)
         r = ask(st, PATH_SINGLE, t, n, &why);
     bool behind = single && PQntuples(r) == 0 && t->req->batch_backlog;
-    if (behind) { /* perhaps: then it is still simple, and gets a part of its window */
+    if (behind) { /* perhaps: then the turn is still simple, with a part of its window */
         PQclear(r);
         r = NULL;
     }

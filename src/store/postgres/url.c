@@ -10,7 +10,7 @@
 #include "store/postgres/postgres.h"
 
 #define ANSWER_MS 60000
-#define NAME_MAX_BYTES 63             /* of an identifier; PostgreSQL cuts longer ones */
+#define NAME_MAX_BYTES 63             /* of an identifier; PostgreSQL truncates longer ones */
 #define NOWHERE "/nonexistent/outbox" /* a socket that does not exist */
 
 /* ---- splitting ---- */
@@ -20,7 +20,7 @@ static int not_understood(struct error *err)
     return err_set(err, ERR_CONFIG,
                    "the postgres: URL cannot be understood: write "
                    "postgres://USER@HOST:PORT/DB?schema=NAME, with special characters as %%XX "
-                   "(also in a password), and libpq's options as parameters");
+                   "(even in a password), and libpq's options as parameters");
 }
 
 /* Finds the URL's query part; *ret is NULL if it has none. A password may contain a question mark,

@@ -46,8 +46,8 @@ static const struct {
     const char *name, *text, *advice;
 } differences[] = {
     [EXTRA] = {"extra", "was not created by this program", "drop it, unless you need it"},
-    [SHADOW] = {"extra", "has the name of one of the outbox's: calls are ambiguous",
-                "drop it if it is of an earlier version; otherwise move it to another schema"},
+    [SHADOW] = {"extra", "has the same name as a function of the outbox: calls are ambiguous",
+                "drop it if it is from an earlier version; otherwise move it to another schema"},
     [MISSING] = {"missing", "is missing", "create it as in the output of `outbox migrate gen`"},
     [CHANGED] = {"changed", "differs from the one this program creates",
                  "create it as in the output of `outbox migrate gen`"},

@@ -154,7 +154,8 @@ int pg_wakeup_sleep(struct pg_store *st, bool *ret_again, int64_t *poll_in_ms, s
     if (holder || answer == 'l') {
         /* Producers, or the holder, notify from now on. Poll once more if the lock is new to this
          * session, so that an emit which committed just before did not notify; or if the holder
-         * woke up, and its sweep may have found events that no producer notified of. */
+         * woke up, and its sweep may have found events for which no producer sent a
+         * notification. */
         *ret_again = holder || !listener || w->holder_moved;
         *poll_in_ms = holder ? 0 : LISTENER_WAIT;
         w->state = holder ? WAKEUP_HOLDER : WAKEUP_LISTENER;
@@ -169,8 +170,8 @@ int pg_wakeup_sleep(struct pg_store *st, bool *ret_again, int64_t *poll_in_ms, s
 }
 
 /* The worker keeps the lock only if it held it before it polled, and was notified: then producers
- * notify for all later commits. Listeners do not know of events that no producer notified of:
- * releasing the lock notifies them. */
+ * notify for all later commits. Listeners do not know of events for which no producer sent a
+ * notification: releasing the lock notifies them. */
 int pg_wakeup_found(struct pg_store *st, size_t n, bool all, bool *ret_quiet, struct error *err)
 {
     struct pg_wakeup *w = &st->wakeup;
@@ -189,7 +190,7 @@ int pg_wakeup_found(struct pg_store *st, size_t n, bool all, bool *ret_quiet, st
 
 /* ---- polling for new events, on behalf of many consumers ----
  *
- * One poll finds out which consumers want the events of a commit; only those make a turn. It writes
+ * One poll finds out which consumers want the events of a commit; only those take a turn. It writes
  * nothing and takes no lock. It returns the events that its snapshot shows and the previous poll's
  * did not, so each commit is in exactly one poll. That depends neither on seqs nor on positions, so
  * it holds even while those are repaired. */

@@ -9,7 +9,7 @@
 #include "store_sql.h"
 
 #define SPACE_MIN (INT64_C(256) << 20) /* free bytes that cause a warning */
-#define LOG_MAX (INT64_C(256) << 20)   /* the same for the log; a few MiB are normal */
+#define LOG_MAX (INT64_C(256) << 20)   /* log size that causes a warning; a few MiB are normal */
 
 /* ---- the file ---- */
 
@@ -52,7 +52,7 @@ static void file(struct sqlite_store *st, const struct doctor_request *req)
     else
         db_doctor_say(req, FINDING_PROBLEM, "file",
                       "give this user write permission for the file and its folder",
-                      "%s is not writable for this user: nothing can be emitted or delivered",
+                      "%s is not writable by this user: nothing can be emitted or delivered",
                       file_ok ? folder : st->base.shown);
     if (path && stat(path, &s) == 0 && s.st_nlink > 1)
         db_doctor_say(
@@ -105,7 +105,7 @@ static int events(struct store *st, const struct doctor_request *req, struct err
     return db_doctor_lost(st, req, err);
 }
 
-/* Reports event numbers that started over, now or earlier; see turn.c. */
+/* Reports event numbers that restarted, now or earlier; see turn.c. */
 static int numbers(struct store *st, const struct doctor_request *req, struct error *err)
 {
     int64_t broken = 0, at = 0;
@@ -114,9 +114,9 @@ static int numbers(struct store *st, const struct doctor_request *req, struct er
     if (broken) {
         db_doctor_say(
             req, FINDING_WARNING, "numbers",
-            "start a relay: it gives those events new numbers and delivers them; events that are "
-            "still stored may be delivered again",
-            "event numbers started over below those that consumers have received: the table was "
+            "start a relay: it renumbers those events and delivers them; events still stored may "
+            "be delivered again",
+            "event numbers restarted below those that consumers have received: the table was "
             "emptied, or sqlite_sequence was reset");
     } else if (at > 0) {
         char when[CLOCK_RFC3339_SIZE];
@@ -124,8 +124,8 @@ static int numbers(struct store *st, const struct doctor_request *req, struct er
         db_doctor_say(
             req, FINDING_NOTE, "numbers",
             "never empty sqlite_sequence: `trim` removes delivered events",
-            "at %s event numbers had started over; the events got new numbers then, and some may "
-            "have been delivered twice",
+            "event numbers had restarted when the events were renumbered at %s; some may have "
+            "been delivered twice",
             when);
     }
     return 0;

@@ -129,7 +129,7 @@ static int insert_event(const struct db_target *t, const struct new_event *ev, c
         return 0;
     return err_set(err, ERR_CONFLICT,
                    "%s: a trigger on outbox_event, perhaps a temporary one of this connection, "
-                   "ignores the event: it was not stored",
+                   "suppressed the INSERT: the event was not stored",
                    db_of(t->st)->shown);
 }
 
@@ -191,7 +191,8 @@ int sqlite_insert(const struct db_target *t, const struct new_event *ev, char id
     int64_t now = db_now(base);
     bool alone = !t->foreign && !st->base.in_tx, keyed = ev->idempotency_key.p != NULL;
 
-    /* A plain INSERT on this connection uses the same counter, so the ids of both only grow. */
+    /* A plain INSERT on this connection uses the same counter, so the ids of both ascend
+     * together. */
     rng_uuid7(&st->uuid, now, (uint64_t)sqlite3_total_changes(t->db), &st->base.rng, id);
     if (keyed && alone && db_begin(base, err) != 0)
         return -1;

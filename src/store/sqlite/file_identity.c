@@ -98,7 +98,7 @@ int sqlite_consumer_put(struct store *base, const struct consumer_spec *c, bool 
 }
 
 #define PATH_SIZE 4200
-#define LOCKS_MAX 32 /* processes looked at */
+#define LOCKS_MAX 32 /* processes examined at most */
 #define SECOND 1000000000LL
 /* File systems keep change times in kernel ticks of at most 10 ms, in seconds, or in steps of two
  * seconds. */
@@ -245,7 +245,7 @@ void sqlite_file_settle(struct sqlite_store *st)
             st->file.folder = strndup(st->path, (size_t)(slash - st->path) + 1);
     }
 
-    /* We have read, so the log and its index are open, and stay while we are connected. */
+    /* We have read, so the log and its index are open, and stay open while we are connected. */
     if (db && !st->file.log) {
         if (look_beside(db, "-wal", &s))
             st->file.log = s.st_ino;
@@ -358,8 +358,8 @@ static int clear_log(struct sqlite_store *st, struct error *err)
         return err_class(
             err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
             "%s was replaced, and process %d has opened the new file with the write-ahead log of "
-            "the former one: stop the processes that use it, restore it again, and delete %s-wal "
-            "and %s-shm before anything starts",
+            "the former one: stop the processes that use the file, restore it again, and delete "
+            "%s-wal and %s-shm before anything starts",
             st->base.shown, (int)pid[0], st->base.shown, st->base.shown);
 
     /* The log is checkpointed into the former file, if that still has a name. */

@@ -67,7 +67,7 @@ int sqlite_url_check(const char *url, struct error *err)
 }
 
 /* Creates the file before SQLite does, which would make it world-readable and follow any link.
- * SQLite's files beside it (-wal, -shm) get its permissions. */
+ * SQLite's files beside it (-wal, -shm) inherit its permissions. */
 static int make_file(const struct sqlite_store *st, const struct place *at, struct error *err)
 {
     struct stat s;
@@ -225,8 +225,8 @@ static int join(struct sqlite_store *st, const struct sqlite_store *from, struct
     if (!st->memory && !st->base.opt.create)
         return sqlite_connect(st, err);
 
-    /* The database may have to be created. One in memory gets its tables at once: no other process
-     * could create them. */
+    /* The database may have to be created. In memory, its tables are created at once: no other
+     * process could create them. */
     bool created;
     if (connect_db(st, true, err) != 0)
         return -1;

@@ -8,7 +8,7 @@
 
 extern const char *const sqlite_schema[];
 
-#define INIT_TELL (10000 * MS_NS) /* how often init logs that it waits */
+#define INIT_TELL (10000 * MS_NS) /* how often init reports that it is waiting */
 
 /* ---- versions ---- */
 
@@ -67,7 +67,7 @@ static int check_encoding(struct sqlite_store *st, struct error *err)
                    st->base.shown);
 }
 
-/* Runs the missing migrations. Another process may have migrated before we got the write lock. */
+/* Runs the missing migrations. Another process may have migrated before we took the write lock. */
 static int migrate(struct store *base, bool *ret_created, struct error *err)
 {
     int64_t version;
@@ -117,8 +117,8 @@ int sqlite_init(struct store *base, bool *ret_created, struct error *err)
         bool tell = opt->progress && now - told >= INIT_TELL;
         if (tell) {
             opt->progress(opt->progress_ctx,
-                          "other connections write to the database constantly; nothing is changed "
-                          "yet, trying again");
+                          "other connections keep writing to the database; nothing has changed "
+                          "yet; retrying");
             told = now;
         }
         nanosleep(&(struct timespec){.tv_nsec = 20 * MS_NS}, NULL);

@@ -36,7 +36,7 @@ struct sqlite_file {
 
 /* A consumer that was registered through a handle; see file_identity.c. */
 struct sqlite_registration {
-    struct arena a; /* has the strings of spec */
+    struct arena a; /* owns the strings of spec */
     struct consumer_spec spec;
     int64_t epoch_seen; /* of the last claim; 0: none */
     bool asked;         /* a lane may be reserved for it, see turn.c */
@@ -196,7 +196,7 @@ int sqlite_read_fresh(struct turn *t, int lane, int64_t position, struct chunk *
 int sqlite_claim_all_lanes(struct turn *t, bool *ret_done, struct error *err);
 int sqlite_claimed(struct turn *t, struct error *err);
 int sqlite_after_turns(struct turn *t, size_t n, struct error *err);
-/* sqlite_numbers_keep renumbers all events if event numbers started over, inside a transaction. */
+/* sqlite_numbers_keep renumbers all events if event numbers restarted, inside a transaction. */
 int sqlite_numbers_keep(struct store *st, struct error *err);
 /* sqlite_lanes_together returns the common position of all lanes of the consumer, if this worker
  * may claim from all at once; -1 if not. Another worker may still hold one of them. */

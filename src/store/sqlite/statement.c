@@ -1,5 +1,5 @@
-/* statement.c: prepared statements, result codes, transactions, also those that the application's
- * handlers use, and the driver that store/db works with. */
+/* statement.c: prepared statements, result codes, transactions, including those that the
+ * application's handlers use, and the driver for store/db. */
 #include "store/sqlite/sqlite.h"
 
 /* To SQLite a missing table is an error in the SQL; to us it means that there is no outbox. */

@@ -1,5 +1,5 @@
 /* turn.c: SQLite's part of a turn: checking that the file still holds the same outbox and that
- * event numbers did not start over, making sure that events are on disk before they are handed out,
+ * event numbers did not restart, making sure that events are on disk before they are handed out,
  * and claiming from all lanes at once. */
 #include <stdio.h>
 
@@ -53,7 +53,7 @@ int sqlite_check_outbox(struct turn *t, bool there, struct str identity, int64_t
     return other && m ? move_in(st, err) : 0;
 }
 
-/* ---- event numbers that started over ---- */
+/* ---- event numbers that restarted ---- */
 
 /* Positions rely on each number being assigned once. A table that was emptied together with
  * sqlite_sequence, or copied by a tool that omits it, assigns numbers that consumers have already
@@ -73,7 +73,7 @@ static int repair_numbers(struct store *st, int64_t *ret_events, int64_t *ret_fr
     if (db_run(st, err, SQL(refuse_changes)) != 0)
         return -1;
 
-    /* New events get numbers beyond all that exist, and beyond base. */
+    /* New events are assigned numbers beyond all that exist, and beyond base. */
     if (DB_VALUES(st, err, {ret_from, SQL(first_event)}, {&top, SQL(last_event)}) != 0)
         return -1;
     return DB_RUN_ALL(st, err, {SQL(forget_sequence)},
@@ -101,15 +101,15 @@ int sqlite_check_numbers(struct turn *t, struct error *err)
     if (!broken)
         return 0;
     if (t->batched)
-        return err_set(err, ERR_CONFLICT, "%s: event numbers started over", shown);
+        return err_set(err, ERR_CONFLICT, "%s: event numbers restarted", shown);
     if (repair_numbers(t->st, &events, &from, err) != 0)
         return -1;
     if (db_commit(t->st, err) != 0)
         return -1;
     return err_class(
         err, ERR_CONFLICT, CLASS_RETRY, 0,
-        "%s: event numbers started over below those that consumers have received (was the table "
-        "emptied, or sqlite_sequence reset?): %lld events got new numbers, from %lld on; none is "
+        "%s: event numbers restarted below those that consumers have received (was the table "
+        "emptied, or sqlite_sequence reset?): %lld events were renumbered, from %lld on; none is "
         "lost, and some may be delivered again",
         shown, (long long)events, (long long)from);
 }
@@ -164,7 +164,7 @@ int sqlite_before_turns(struct turn *t, size_t n, struct error *err)
     int r = 0;
     if (!sqlite3_get_autocommit(st->db))
         return err_set(err, ERR_MISUSE,
-                       "a claim inside an open transaction would not be durable: refused");
+                       "a claim inside an open transaction would not be durable, and is refused");
     if (sqlite_file_adopt(st, err) != 0)
         return -1;
     if (n > 1 && sqlite_snapshot_begin(base, &own, err) != 0)
@@ -225,7 +225,8 @@ int sqlite_claim_all_lanes(struct turn *t, bool *ret_done, struct error *err)
 }
 
 /* For a worker that found no events: if another worker has claimed from all lanes at once and there
- * are more events, reserves a lane for this worker; the other one then claims from single lanes. */
+ * are more events, reserves a lane for this worker; the other one then claims from individual
+ * lanes. */
 static int set_lane_aside(struct turn *t, struct error *err)
 {
     struct sqlite_registration *m = sqlite_registration(t->st, t->consumer);

@@ -1,13 +1,13 @@
-/* watch.c: polling for new events on behalf of many consumers. One poll tells which of them want
- * the events of a commit; only those make a turn.
+/* watch.c: polling for new events on behalf of many consumers. One poll determines which of them
+ * want the events of a commit; only those take a turn.
  *
- * A wake-up comes before the commit is visible, so a poll takes the write lock, which the committer
- * holds until it is done. seq is commit order: everything past the last seq of the previous poll is
- * new. A commit without an event may be anything, such as a resumed consumer or a dead letter sent
- * back, and wakes all consumers, except for the relay's own commits. To tell them apart, commits
- * are counted: SQLite counts all of them, at the beginning of the log's index (see "WAL-index file
- * format" in its manual); the family counts its quiet ones, those of turns and of handlers'
- * transactions. */
+ * A wake-up arrives before the commit is visible, so a poll takes the write lock, which the
+ * committer holds until it is done. seq is commit order: everything past the last seq of the
+ * previous poll is new. A commit without an event may be anything, such as a resumed consumer or a
+ * retried dead letter, and wakes all consumers, except for the relay's own commits. To tell them
+ * apart, commits are counted: SQLite counts all of them, at the beginning of the log's index (see
+ * "WAL-index file format" in its manual); the family counts its quiet ones, those of turns and of
+ * handlers' transactions. */
 #include <stdio.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
@@ -63,8 +63,9 @@ static void watch_place(const struct sqlite_store *st, const char *db)
     inotify_add_watch(st->wake, folder, mask);
 }
 
-/* Watches the write-ahead log. A write to it comes before the commit is visible, so a woken worker
- * must read under the write lock, which the committer holds until it is done. db_turn does. */
+/* Watches the write-ahead log. A write to it happens before the commit is visible, so a woken
+ * worker must read under the write lock, which the committer holds until it is done. db_turn
+ * does. */
 int sqlite_wake_fd(struct store *base)
 {
     struct sqlite_store *st = sqlite_of(base);

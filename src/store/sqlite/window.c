@@ -4,7 +4,7 @@
  * change and seq is commit order, so the result is still valid if the position is unchanged under
  * the lock.
  *
- * All lanes go through the same events, and each wants its share of them. A worker with several
+ * All lanes pass through the same events, and each wants its share of them. A worker with several
  * lanes keeps the events it has read, within a bound on memory, so that the claims of the other
  * lanes find theirs there. Events of lanes that other workers hold are not kept. */
 #include <stdio.h>
@@ -46,10 +46,10 @@ struct piece {
 /* (1) Each piece begins where the one before it ends. (2) All are read for this consumer, with
  * these settings. */
 struct sqlite_window {
-    struct arena a; /* has the strings */
+    struct arena a; /* owns the strings */
     const char *consumer, *events, *where;
     int n_lanes;
-    uint64_t lanes;        /* lanes that no other worker has */
+    uint64_t lanes;        /* lanes that no other worker holds */
     int64_t at[LANES_MAX]; /* how far each lane was read; 0: not yet */
     struct piece *first, *last;
     size_t bytes;
