@@ -63,7 +63,7 @@ static int check_text(const struct rule *rule, struct str s, struct error *err)
     if (s.n == 0)
         return err_set(err, ERR_INVALID, "%s is empty", rule->what);
     if (s.n > rule->max)
-        return err_set(err, ERR_INVALID, "%s is %zu bytes, the limit is %zu", rule->what, s.n,
+        return err_set(err, ERR_INVALID, "%s is %zu bytes; the limit is %zu", rule->what, s.n,
                        rule->max);
     return check_characters(rule, s, err);
 }
@@ -94,7 +94,7 @@ static int check_json(const char *what, struct str text, size_t max, struct json
     const char *why;
     size_t at;
     if (text.n > max)
-        return err_set(err, ERR_INVALID, "%s is %zu bytes, the limit is %zu", what, text.n, max);
+        return err_set(err, ERR_INVALID, "%s is %zu bytes; the limit is %zu", what, text.n, max);
     if (json_parse(text, ret, &why, &at) != 0)
         return err_set(err, ERR_INVALID, "%s is not JSON: %s at byte %zu", what, why, at);
     return 0;
@@ -166,7 +166,7 @@ static int check_headers(struct str headers, struct error *err)
     size_t count = 0;
     for (size_t it = 0; json_each(object, &it, &name, &value); count++) {
         if (count == EVENT_HEADERS_COUNT)
-            return err_set(err, ERR_INVALID, "headers has more entries than %d, the limit",
+            return err_set(err, ERR_INVALID, "headers has too many entries; the limit is %d",
                            EVENT_HEADERS_COUNT);
         size_t name_at = (size_t)(name.p - headers.p);
         size_t value_at = (size_t)(value.raw.p - headers.p);
@@ -273,7 +273,7 @@ int event_check_inbox(struct str handler, struct str key, struct error *err)
     for (size_t i = 0; i < 2; i++) {
         struct str text = texts[i].text;
         if (text.n == 0 || text.n > EVENT_KEY_MAX)
-            return err_set(err, ERR_INVALID, "%s is %zu bytes, the limit is 1 to %d", texts[i].what,
+            return err_set(err, ERR_INVALID, "%s is %zu bytes; the limit is 1 to %d", texts[i].what,
                            text.n, EVENT_KEY_MAX);
         if (check_bytes(texts[i].what, text, err) != 0)
             return -1;

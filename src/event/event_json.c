@@ -231,7 +231,7 @@ static int read_version(struct reader *r, const struct key *k, struct json v)
     if (v.type != JSON_NUMBER)
         return wrong_type(r, k, "a whole number", v);
     if (!json_int(v, &r->ev->version))
-        return err_set(r->err, ERR_INVALID, "version must be a whole number of 64 bits");
+        return err_set(r->err, ERR_INVALID, "version must be a 64-bit whole number");
     r->ev->has_version = true;
     return 0;
 }

@@ -23,8 +23,8 @@ struct segment {
 /* Node types of the predicate's tree. */
 enum node_type { NODE_OR, NODE_AND, NODE_NOT, NODE_EQUALS, NODE_EXISTS };
 
-/* (1) OR and AND have any number of children, NOT has one, all others have none. A tree is thus
- * only as deep as its parentheses, however long a chain of "or" is. */
+/* (1) OR and AND have any number of children, NOT one, and all others none. A tree is thus only as
+ * deep as its parentheses, however long a chain of "or" is. */
 struct node {
     enum node_type type;
     struct node *first, *next;
@@ -389,7 +389,7 @@ static int compile(struct filter *f, const char *what, const char *given,
     struct str text = str_of(given);
     size_t at;
     if (text.n > FILTER_MAX_BYTES)
-        return err_set(err, ERR_CONFIG, "%s: is %zu bytes long, the limit is %d", what, text.n,
+        return err_set(err, ERR_CONFIG, "%s: is %zu bytes long; the limit is %d", what, text.n,
                        FILTER_MAX_BYTES);
     if (!utf8_valid(text, &at))
         return err_set(err, ERR_CONFIG, "%s: invalid UTF-8 at byte %zu", what, at);

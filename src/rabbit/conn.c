@@ -51,8 +51,8 @@ static void disconnect(struct rabbit_conn *c)
 
 void rabbit_conn_close(struct rabbit_conn *c)
 {
-    /* Without connection.close, the broker logs that the client vanished. It cannot follow a
-     * partially written frame. */
+    /* Without connection.close, the broker logs that the client vanished. The method cannot follow
+     * a partially written frame. */
     struct error err;
     if (c->wire.state == WIRE_READY && c->wire.sent == 0) {
         amqp_connection_close_t bye = {.reply_code = AMQP_REPLY_SUCCESS,
@@ -346,7 +346,7 @@ static int handle_frame(struct rabbit_conn *c, const struct rabbit_frame *f, rab
     } else if (has_method) {
         rc = handle_method(c, &m, &login_done, err);
     } else if (f->type != RABBIT_HEARTBEAT) {
-        err_set(err, ERR_INVALID, "it sent a message on channel 0");
+        err_set(err, ERR_INVALID, "the broker sent a message on channel 0");
         rc = protocol_error(c, err);
     }
     if (login_done)

@@ -137,7 +137,7 @@ static int take_greeting(struct redis_conn *c, const redisReply *r, struct error
                 r->element[0]->type == REDIS_REPLY_STRING;
     if (told && strcmp(r->element[0]->str, "master") == 0)
         return 0;
-    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s is not a master now", c->url->label);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s is not a master", c->url->label);
 }
 
 /* hiredis' own function with a limit, because it allocates all announced elements of a reply before
@@ -361,7 +361,8 @@ fail:
 /* docs/brokers.md documents this table, and a test compares them. */
 #define CLUSTER "this is a server of a cluster: use redis-cluster://HOST:PORT,.../?stream=NAME"
 #define RIGHTS "see ACL GETUSER"
-#define NO_ID "no id is left above the stream's last one: lower it by XSETID, or use another stream"
+#define NO_ID \
+    "no id is left above the stream's last id: lower that with XSETID, or use another stream"
 
 const struct redis_error redis_errors[] = {
     /* The state of the server; temporary. */
@@ -407,7 +408,7 @@ const struct redis_error redis_errors[] = {
 
     /* The event is too large. */
     {"ERR Protocol error: invalid bulk length", REDIS_FAULT_SIZE, true,
-     "it is larger than proto-max-bulk-len"},
+     "the event is larger than proto-max-bulk-len"},
     {"ERR Protocol error: too big", REDIS_FAULT_SIZE, true, "see the limits of the server"},
     {"ERR Protocol error", REDIS_FAULT_AWAY, true, NULL},
 

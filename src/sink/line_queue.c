@@ -119,7 +119,7 @@ static void answer_too_long(const struct line_queue *q, struct delivery *d)
     struct error err;
     getrlimit(RLIMIT_FSIZE, &limit);
     err_set(&err, ERR_INVALID,
-            "its line exceeds the file size limit of this process: %llu bytes (ulimit -f)",
+            "the event's line exceeds the file size limit of this process: %llu bytes (ulimit -f)",
             (unsigned long long)limit.rlim_cur);
     struct sink_result res = {
         .status = SINK_REJECT, .native = EFBIG, .text = err.text, .unasked = true};

@@ -158,8 +158,8 @@ static struct str key_of(struct rabbitmq_sink *r, const struct event *ev, struct
 {
     struct str key = broker_name(&r->b, ev, err);
     if (key.n > RABBIT_SHORT_MAX) {
-        err_set(err, ERR_INVALID, "its routing key has %zu bytes; the limit of AMQP is %d", key.n,
-                RABBIT_SHORT_MAX);
+        err_set(err, ERR_INVALID, "the event's routing key has %zu bytes; AMQP's limit is %d",
+                key.n, RABBIT_SHORT_MAX);
         key.p = NULL;
     }
     return key;
@@ -189,7 +189,7 @@ static int fill_headers(const struct message *m, amqp_table_entry_t *to, int *re
         struct str name = m->headers[i].name;
         if (name.n > RABBIT_SHORT_MAX)
             return err_set(err, ERR_INVALID,
-                           "the name of a header has %zu bytes; the limit of AMQP is %d", name.n,
+                           "the name of a header has %zu bytes; AMQP's limit is %d", name.n,
                            RABBIT_SHORT_MAX);
         /* RabbitMQ interprets these two headers: they name more queues to route to, and must be
          * arrays. An event must not be able to choose its destination or to close our channel. */

@@ -164,7 +164,7 @@ int redis_route_init(struct redis_sink *r, struct error *err);
 void redis_route_release(struct redis_sink *r);
 /* redis_route_of returns the node that, as far as known, owns a key. */
 struct redis_node *redis_route_of(struct redis_sink *r, struct str key);
-/* redis_route_open opens the connection of a node, or holds it until a Sentinel has named the
+/* redis_route_open opens the connection to a node, or postpones that until a Sentinel has named the
  * address. */
 int redis_route_open(struct redis_node *n, struct error *err);
 /* redis_route_drive follows changes reported by Sentinels and the cluster. */

@@ -158,8 +158,8 @@ static void load(void)
     }
     const struct sink_module *m = dlsym(library, SINK_MODULE_SYMBOL);
     if (!m || strcmp(m->version, OUTBOX_VERSION) != 0) {
-        err_set(&loaded.why, ERR_CONFIG, "%s has version %s, liboutbox has version %s; %s", path,
-                m ? m->version : "unknown", OUTBOX_VERSION, INSTALL_IT);
+        err_set(&loaded.why, ERR_CONFIG, "%s has version %s, but liboutbox has version %s; %s",
+                path, m ? m->version : "unknown", OUTBOX_VERSION, INSTALL_IT);
         dlclose(library);
         return;
     }

@@ -76,9 +76,9 @@ enum {
      * take effect, and all others, including later ones of its key, end as if it had been absent,
      * as they do after any dead letter. The sink must reject the event whenever it is offered,
      * because after a crash it may be offered again after the others were delivered. SINK_REFUSED
-     * is allowed as well if no later event of the key in flight takes effect: each of these ends as
-     * SINK_REFUSED, or as above. SINK_RETRY, SINK_LATER and SINK_NOT_MINE are never allowed: the
-     * event would be retried after later events of its key. */
+     * is allowed as well if no later event of the key that is in flight takes effect: each of these
+     * ends as SINK_REFUSED, or as above. SINK_RETRY, SINK_LATER and SINK_NOT_MINE are never
+     * allowed: the event would be retried after later events of its key. */
     SINK_FAILSTOP = 1,
 
     /* The sink supports chained deliveries, so an event may be submitted together with the events

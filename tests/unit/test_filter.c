@@ -294,8 +294,8 @@ static void overlong_expressions_are_refused(void **state)
     char *text = malloc(70001);
     memset(text, 'a', 70000);
     text[70000] = '\0';
-    refused(text, NULL, "events: is 70000 bytes long, the limit is 65536");
-    refused(NULL, text, "where: is 70000 bytes long, the limit is 65536");
+    refused(text, NULL, "events: is 70000 bytes long; the limit is 65536");
+    refused(NULL, text, "where: is 70000 bytes long; the limit is 65536");
     free(text);
 }
 
