@@ -403,8 +403,8 @@ OUTBOX_API int outbox_tx_emit(outbox_tx *tx, const outbox_message *m, outbox_rec
 ** automatically; call this only for further effects.
 **
 ** outbox_handle_once_sqlite, outbox_handle_once_pg and outbox_handle_once_mariadb do the same in a
-** transaction that is open on the caller's own connection, for input that does not come through a
-** handler, such as messages of a queue.
+** transaction that is open on the caller's own connection, for input that does not arrive through a
+** handler, such as messages from a queue.
 **
 ** Records are kept for "inbox-retention" (see outbox_set).
 */

@@ -346,8 +346,8 @@ static const struct listing_field fields_file[] = {
 
 const struct listing_field fields_gen[] = {
     {"dir", LISTING_TEXT, .at = offsetof(struct files, dir), "the directory"},
-    {"files", LISTING_LIST, .at = offsetof(struct files, list), "its files", .sub = fields_file,
-     .also = offsetof(struct files, n), .size = sizeof(struct skeleton_file)},
+    {"files", LISTING_LIST, .at = offsetof(struct files, list), "files in the directory",
+     .sub = fields_file, .also = offsetof(struct files, n), .size = sizeof(struct skeleton_file)},
     {NULL},
 };
 

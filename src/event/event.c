@@ -69,7 +69,7 @@ static int check_text(const struct rule *rule, struct str s, struct error *err)
 }
 
 /* Requires both parts of the key, or neither. A slash in the type would make type/id ambiguous; a
- * slash in the id does not. */
+ * slash in the id would not. */
 static int check_aggregate(const struct new_event *ev, struct error *err)
 {
     static const struct rule type = {
@@ -87,7 +87,7 @@ static int check_aggregate(const struct new_event *ev, struct error *err)
     return check_text(&id, ev->aggregate_id, err);
 }
 
-/* Parses JSON, which must be within its limit. */
+/* Parses JSON of at most `max` bytes. */
 static int check_json(const char *what, struct str text, size_t max, struct json *ret,
                       struct error *err)
 {
@@ -100,7 +100,7 @@ static int check_json(const char *what, struct str text, size_t max, struct json
     return 0;
 }
 
-/* Returns the code unit of the escape \\uXXXX at i; NO_ESCAPE if i has no escape. */
+/* Returns the code unit of the escape \\uXXXX at i; NO_ESCAPE if there is none. */
 static unsigned long escape_at(struct str raw, size_t i)
 {
     bool escape = i + 6 <= raw.n && raw.p[i] == '\\' && raw.p[i + 1] == 'u';

@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "base/text.h"
 
-/* Size of the JSON besides the event's strings: keys, punctuation, numbers, the time. */
+/* Size of the JSON apart from the event's strings: keys, punctuation, numbers, the time. */
 #define OVERHEAD 320
 
 #define ADD(b, literal) buf_add(b, literal, sizeof(literal) - 1)

@@ -442,7 +442,7 @@ bool filter_has_types(const struct filter *f)
 }
 
 /* Backtracks only to the last star, which can consume whatever an earlier star could. The time is
- * therefore at most the product of both lengths. */
+ * therefore at most proportional to the product of both lengths. */
 bool filter_matches(struct str pattern, struct str type)
 {
     size_t p = 0, t = 0;
@@ -485,7 +485,7 @@ bool filter_has_where(const struct filter *f)
 }
 
 /* Finds the element of an array at the index given by a segment, which must be bare and consist of
- * digits. Iterates, because JSON text has no table of its elements. */
+ * digits. Iterates, because JSON text has no index of its elements. */
 static bool find_element(struct json array, const struct segment *s, struct json *ret)
 {
     if (!s->bare || s->name.n > 9)

@@ -170,7 +170,7 @@ static bool has_word(struct str list, const char *word)
     return false;
 }
 
-/* Announces our capabilities. Without these, the broker closes the connection on a refused login
+/* Announces our capabilities. Without these, the broker refuses a login by closing the connection
  * without a reason, and does not notify us of alarms. */
 static int start_ok(struct rabbit_conn *c, const char *mechanism, struct str response,
                     struct error *err)

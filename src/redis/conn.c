@@ -11,7 +11,7 @@
 #include "base/utf8.h"
 
 #define GREET_MAX 16384 /* bytes of the greeting, and of each reply to it */
-/* A text with this many leading bytes of the password counts as repeating it. */
+/* A text that contains this many leading bytes of the password counts as repeating it. */
 #define SECRET_TOLD 16
 #define READ_SIZE 65536
 #define READS_MAX 64           /* reads per call of redis_conn_drive */
@@ -140,8 +140,8 @@ static int take_greeting(struct redis_conn *c, const redisReply *r, struct error
     return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s is not a master", c->url->label);
 }
 
-/* hiredis' own function with a limit, because it allocates all announced elements of a reply before
- * any of them has arrived. */
+/* Like hiredis' own function, but with a limit: that one allocates all announced elements of a
+ * reply before any of them has arrived. */
 #if HIREDIS_MAJOR >= 1
 static void *make_array(const redisReadTask *task, size_t n)
 #else
@@ -388,7 +388,7 @@ const struct redis_error redis_errors[] = {
      "set password-file=FILE or OUTBOX_REDIS_PASSWORD"},
     {"ERR invalid password", REDIS_FAULT_LOGIN, true, NULL},
 
-    /* The permission may be missing for one key only, or for the command: then no key can be
+    /* The permission may be missing for one key only, or for the command, so that no key can be
      * written. */
     {"NOPERM this user has no permissions to access one of the keys", REDIS_FAULT_STREAM, false,
      RIGHTS},

@@ -43,7 +43,7 @@ enum told {
 
 /* A running command, the leader of its own process group. (1) d == NULL: the slot is free. (2)
  * exited: the shell has ended but is not reaped yet, so its process group id cannot be reused. (3)
- * `told` only grows. (4) errfd < 0: the other end is closed. */
+ * `told` never decreases. (4) errfd < 0: the other end is closed. */
 struct run {
     struct delivery *d;
     pid_t pid;

@@ -17,7 +17,7 @@
 
 #define TRIES_MAX 8
 #define MODE 0640 /* of a file that we create, unless file-mode is set */
-/* A relay holds the lock for less than this while appending; any longer holder is another
+/* A relay holds the lock for less than this while appending; whoever holds it longer is another
  * program. */
 #define LOCK_WAIT_NS (INT64_C(1000) * MS_NS)
 #define LOCK_PAUSE_MIN_NS (1 * MS_NS)
@@ -129,7 +129,7 @@ static enum entry lock_fd(const struct file *f, struct error *err)
 }
 
 /* Opens the file if necessary and locks it. Checks the path while holding the lock, because log
- * rotation may have moved the file since the last drive, or during our wait. Sets *ret_st unless it
+ * rotation may have moved the file since the last drive, or while we waited. Sets *ret_st unless it
  * fails. */
 static enum entry enter(struct file *f, struct stat *ret_st, struct error *err)
 {

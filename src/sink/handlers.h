@@ -19,7 +19,7 @@ typedef enum sink_status handler_fn(struct handler_call *call, const struct deli
 struct handler {
     const char *name;    /* borrowed; NULL without a guard */
     const char *pattern; /* of event types; several patterns are separated by commas; borrowed */
-    bool external;       /* has effects outside the database, so it gets no transaction */
+    bool external;       /* has effects outside the database, so it runs without a transaction */
     handler_fn *fn;
     void *ctx;
 };

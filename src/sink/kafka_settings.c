@@ -43,8 +43,8 @@ static const struct {
     {"plugin.library.paths", "plugins would run other code in this process"},
     {"test.", "simulated brokers would deliver nothing"},
     {"log", "the relay does the logging"},
-    {"opaque", "it is internal"},
-    {"enabled_events", "it is internal"},
+    {"opaque", "the property is internal"},
+    {"enabled_events", "the property is internal"},
 };
 
 static int check_property(const char *name, const char *value, struct error *err)

@@ -83,7 +83,7 @@ size_t line_queue_submit(struct line_queue *q, struct delivery *const *d, size_t
     if (!stuck)
         return taken;
 
-    /* Memory is too short even for one line. An idle sink must accept a delivery anyway, and
+    /* Memory does not suffice even for one line. An idle sink must accept a delivery anyway, and
      * reports the failure. */
     struct error err;
     err_nomem(&err);

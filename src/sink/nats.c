@@ -1,6 +1,6 @@
 /* nats.c: the sink that publishes to a NATS JetStream stream: many messages in flight, each with
- * our own deadline; the subject of a reply identifies its message. What JetStream replies, or fails
- * to, decides the results of events. */
+ * our own deadline; the subject of a reply identifies its message. JetStream's replies, and missing
+ * replies, decide the results of events. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>

@@ -318,7 +318,7 @@ static void set_tail(struct nats_link *l, struct nats_tail *tail)
 
 /* Reads the ids of the stream's last messages: a relay that vanished, or a connection that was
  * lost, may have stored events without a confirmation. Without permission to read them, events may
- * be repeated; an exclusive stream requires it. */
+ * be repeated; an exclusive stream requires this permission. */
 static int look_back(struct nats_link *l, struct error *err)
 {
     const struct nats_stream *st = &l->stream;

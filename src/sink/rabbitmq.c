@@ -261,8 +261,8 @@ static int publish_event(struct rabbitmq_sink *r, const struct delivery *d, stru
 /* Publishing */
 
 /* Returns whether the channel must be replaced. RabbitMQ 3.10 caches the leader of a quorum queue
- * in the channel: if that node dies, the channel gets a nack for every later message to the queue.
- * A full queue looks the same, so replacements are rare. */
+ * in the channel: if that node dies, the broker nacks every later message to the queue on this
+ * channel. A full queue looks the same, so replacements are rare. */
 static bool must_replace_channel(const struct rabbitmq_sink *r)
 {
     int64_t now = broker_now(&r->b);

@@ -17,7 +17,7 @@
 /* A run is one script, which blocks Redis meanwhile: about half a millisecond for a full run. */
 #define RUN_BYTES ((size_t)256 << 10)
 /* A script costs Redis twice as much per event as XADD, but saves us round trips. For very short
- * chains it does not pay if other keys use the time. */
+ * chains that does not pay off if other keys can use the time. */
 #define RUN_MIN 4
 #define PLAIN_EVENTS 32               /* events appended one by one after a script stopped */
 #define NO_SCRIPTS_NS (60000 * MS_NS) /* how long to avoid scripts after the server refused them */
