@@ -312,7 +312,7 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);
 ** or takes a payment. It has no transaction; the inbox records the event right after it returns
 ** OUTBOX_DONE. If the process dies in between, the handler is called again for the same event, so
 ** pass outbox_event_inbox_key on as the idempotency key. If handlers share their fate and one of
-** them is external, each call of the others has its own transaction.
+** them is external, each call to the others has its own transaction.
 **
 ** outbox_on adds a plain handler for one pattern, without a name, a transaction or a record in the
 ** inbox: each event is delivered at least once, as fast as possible. Plain handlers that match the

@@ -19,7 +19,7 @@ struct receive_args {
     bool check;
 };
 
-#define STEP_MS 200        /* maximum wait of one call of receive_next */
+#define STEP_MS 200        /* maximum wait of one call to receive_next */
 #define CHECK_IDLE_MS 2000 /* idle time of --check, unless --idle overrides it */
 #define TEXT_MAX ((size_t)1 << 30)
 
@@ -30,10 +30,10 @@ static const struct option_def options[] = {
     {"from", "beginning|end|POSITION", "beginning",
      "where to begin: beginning, end, or a position as the broker writes it (an id or an offset)",
      option_name, OWN(receive_args, from)},
-    {"count", "N", NULL, "end after this many messages", option_long, OWN(receive_args, count),
+    {"count", "N", NULL, "exit after this many messages", option_long, OWN(receive_args, count),
      .min = 1},
     {"idle", "DURATION", NULL,
-     "end after this long without a message; default: 2s with --check, otherwise never",
+     "exit after this long without a message; default: 2s with --check, otherwise never",
      option_span, OWN(receive_args, idle_ms), .min = 1},
     {"check", NULL, "no",
      "only print whether all events of the store have arrived, once, and in order per key",
@@ -195,14 +195,14 @@ static int receive_all(struct receiving *r, struct error *err)
 #define AT(member) .at = offsetof(struct receive_counts, member)
 static const struct listing_field fields_verdict[] = {
     {"received", LISTING_INT, AT(received), "messages received"},
-    {"events", LISTING_INT, AT(events), "different events among them"},
+    {"events", LISTING_INT, AT(events), "different events in these messages"},
     {"repeats", LISTING_INT, AT(repeats), "messages with an event that was received before"},
     {"strange", LISTING_INT, AT(strange), "messages that contain no event"},
     {"expected", LISTING_INT, AT(expected), "events that should have been received"},
     {"lost", LISTING_INT, AT(lost), "expected events not received"},
     {"misordered", LISTING_INT, AT(misordered),
      "events received before an earlier event of the same key"},
-    {"unknown", LISTING_INT, AT(unknown), "events that the store does not have"},
+    {"unknown", LISTING_INT, AT(unknown), "events that are not in the store"},
     {"first_lost", LISTING_CHARS, AT(lost_id), "id of the first lost event, or null"},
     {"first_misordered", LISTING_CHARS, AT(misordered_id),
      "id of the first event out of order, or null"},

@@ -67,14 +67,14 @@ bool receive_stop(const struct receiver *rc, int64_t wait_ms);
 /* The result of comparing received messages with the events in the store. */
 struct receive_counts {
     int64_t received; /* messages */
-    int64_t events;   /* different events among them */
+    int64_t events;   /* different events in these messages */
     int64_t repeats;  /* messages with an event that was received before */
     int64_t strange;  /* messages that contain no event in one of our formats */
     /* Of the store. */
     int64_t expected;   /* events that should have been received */
     int64_t lost;       /* expected events not received */
     int64_t misordered; /* events received after a later event of the same key, at the same place */
-    int64_t unknown;    /* received events that the store does not have */
+    int64_t unknown;    /* received events that are not in the store */
     char lost_id[UUID_TEXT + 1], misordered_id[UUID_TEXT + 1]; /* the first of each; "" if none */
 };
 

@@ -48,7 +48,7 @@ static int set_address(void *field, const char *value, const struct option_def *
 /* clang-format on */
 
 static const struct option_def listen_options[] = {
-    {"port", "N", "8026", "port to listen on; 0 for any free one", option_long,
+    {"port", "N", "8026", "port to listen on; 0: any free port", option_long,
      OWN(webhook_args, port), .max = 65535},
     {"address", "ADDRESS", "127.0.0.1", "address to listen on", set_address,
      OWN(webhook_args, address)},

@@ -131,7 +131,7 @@ static int parse_quoted(struct parser *ps, struct json *ret)
     size_t at;
     if (json_parse(text, ret, &why, &at) != 0) {
         at += (size_t)(ps->p - ps->text);
-        return err_set(ps->err, ERR_CONFIG, "bad string: %s at byte %zu", why, at);
+        return err_set(ps->err, ERR_CONFIG, "invalid string: %s at byte %zu", why, at);
     }
     ps->p = end;
     return 0;

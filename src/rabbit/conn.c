@@ -12,7 +12,7 @@
 
 #define LOGIN_MAX 16384              /* bytes of the login */
 #define READ_SIZE 65536              /* of one read */
-#define READS_MAX 64                 /* reads per call of rabbit_conn_drive */
+#define READS_MAX 64                 /* reads per call to rabbit_conn_drive */
 #define IN_MAX ((size_t)1 << 20)     /* an incomplete frame and the data read after it */
 #define LOGIN_NS (10 * 1000 * MS_NS) /* time limit of the login, per node */
 #define POOL_PAGE 4096

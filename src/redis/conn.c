@@ -14,7 +14,7 @@
 /* A text that contains this many leading bytes of the password counts as repeating it. */
 #define SECRET_TOLD 16
 #define READ_SIZE 65536
-#define READS_MAX 64           /* reads per call of redis_conn_drive */
+#define READS_MAX 64           /* reads per call to redis_conn_drive */
 #define ELEMENTS_MAX (1 << 20) /* elements of an array in a reply */
 #define WAIT_MAX_MS 60000      /* of one poll */
 #define HALF_MAX 20            /* digits of 64 bits */

@@ -227,9 +227,9 @@ void nats_stream_caution(const struct nats_stream *st, const struct nats_setting
     const char *limit = drop_limit(st);
     buf_init(&b, 4096);
     if (st->in_memory)
-        add_risk(&b, "storage=memory: a restart of the server loses its messages");
+        add_risk(&b, "storage=memory: the stream's messages are lost when the server restarts");
     if (st->replicas == 1)
-        add_risk(&b, "one replica: a failed disk loses its messages");
+        add_risk(&b, "one replica: the stream's messages are lost if a disk fails");
     if (limit) {
         add_risk(&b, limit);
         buf_adds(&b, " drops events, read or unread");

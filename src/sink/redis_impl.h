@@ -36,7 +36,8 @@ struct redis_settings {
     char *source; /* of CloudEvents; NULL: the default */
 };
 
-/* The caller releases *s, even after an error: ERR_CONFIG, ERR_NOMEM. */
+/* redis_settings_read parses the URL of a sink. The caller releases *s, even after an error.
+ * Errors: ERR_CONFIG, ERR_NOMEM. */
 int redis_settings_read(const char *url, struct redis_settings *s, struct error *err);
 void redis_settings_release(struct redis_settings *s);
 

@@ -182,7 +182,7 @@ int sink_find(const char *url, const struct sink_ops **ret, struct error *err)
     /* Repeat no more than the scheme: the rest of a URL may contain a password. */
     const char *colon = strchr(url, ':');
     if (!colon || colon == url)
-        return err_set(err, ERR_CONFIG, "a sink starts with its kind: %s", list);
+        return err_set(err, ERR_CONFIG, "a sink's URL starts with its kind: %s", list);
 
     snprintf(scheme, sizeof scheme, "%.*s", (int)(colon - url), url);
     const struct sink_ops *found = find_in(sink_kinds, scheme);
