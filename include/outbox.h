@@ -115,7 +115,7 @@ typedef struct outbox_error {
 **     mariadb://USER@HOST/DATABASE   a MariaDB database
 **
 ** With options->create the tables are created if they do not exist, and upgraded if an older
-** version made them. On success the caller owns *ret and releases it with outbox_close.
+** version created them. On success the caller owns *ret and releases it with outbox_close.
 ** Thread-safe.
 **
 ** outbox_close must be the last call on a handle, with no other call running on it. It does nothing
@@ -157,8 +157,8 @@ OUTBOX_API void outbox_close(outbox *ob);
 /*
 ** CAPI: Messages
 **
-** A message is an event to emit. Only type is required. A field over its limit (docs/reference.md
-** lists them) is refused with OUTBOX_INVALID and a text that names the field and the limit.
+** A message is an event to emit. Only type is required. A field over its limit (see
+** docs/reference.md) is refused with OUTBOX_INVALID and a text that names the field and the limit.
 **
 **   type             what happened: "order.paid". 1 to 255 bytes, without white space or control
 **                    characters
@@ -168,13 +168,13 @@ OUTBOX_API void outbox_close(outbox *ob);
 **   payload          JSON text, delivered byte for byte; NULL means null
 **   payload_size     its length in bytes; 0 means strlen
 **   headers          a JSON object of strings, or NULL
-**   idempotency_key  or NULL. Emitting the same key again creates no second event and sets
-**                    outbox_receipt.duplicate. A key is remembered for at least "retention", and
+**   idempotency_key  or NULL. Emitting the same key again sets outbox_receipt.duplicate and does
+**                    not create a second event. A key is remembered for at least "retention", and
 **                    as long as its event is kept. After a rollback it can be used again
 **   tenant           or NULL
 **   version          of the aggregate, if has_version is not 0
 **   not_before       the event is not delivered before this time, in milliseconds since 1970, at
-**                    most ten years ahead; 0: at once. Later events of its key wait for it
+**                    most ten years ahead; 0: at once. Later events of the same key wait for it
 */
 typedef struct outbox_message {
     size_t size; /* sizeof(outbox_message): set by OUTBOX_MESSAGE_INIT */
@@ -196,8 +196,8 @@ typedef struct outbox_message {
         sizeof(outbox_message), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
-/* The id of the event (UUIDv7). duplicate: its idempotency key was used before, no event was
-** stored, and the id is the first event's. */
+/* The id of the event (UUIDv7). duplicate: the idempotency key was used before, so no event was
+** stored, and the id is that of the first event. */
 typedef struct outbox_receipt {
     char id[37];
     char duplicate;
@@ -210,14 +210,14 @@ typedef struct outbox_receipt {
 ** outbox_begin and outbox_commit the event is part of that transaction. Any thread may call it;
 ** calls are serialised. ret may be NULL.
 **
-** outbox_emit_sqlite inserts it through the caller's own connection, in the transaction that is
-** open there: the event exists if and only if that transaction commits. Without an open transaction
-** it fails with OUTBOX_MISUSE. One thread at a time may use the connection. The call leaves no
-** statement or lock behind on it.
+** outbox_emit_sqlite inserts one event through the caller's own connection, in the transaction that
+** is open there: the event exists if and only if that transaction commits. Without an open
+** transaction it fails with OUTBOX_MISUSE. One thread at a time may use the connection. The call
+** leaves no statement or lock behind on it.
 **
 ** outbox_emit_pg does the same through a libpq connection (PGconn *). Any number of threads may
-** call it at once, each on its own connection. A failure that the server reports ends the caller's
-** transaction, as any failed statement does in PostgreSQL.
+** call it at once, each on its own connection. A failure that the server reports aborts the
+** caller's transaction, as any failed statement does in PostgreSQL.
 **
 ** outbox_emit_mariadb does the same through a connection of MariaDB's client library (MYSQL *),
 ** with a transaction open, or autocommit off. A failure undoes only the event, unless the server
@@ -225,7 +225,7 @@ typedef struct outbox_receipt {
 **
 ** All of them refuse bad data with OUTBOX_INVALID and a text that names the field and the problem.
 ** They refuse an idempotency key that was used with another type, aggregate or payload with
-** OUTBOX_CONFLICT. After a failure nothing of the event is stored.
+** OUTBOX_CONFLICT. After a failure no part of the event is stored.
 */
 OUTBOX_API int outbox_emit(outbox *ob, const outbox_message *m, outbox_receipt *ret,
                            outbox_error *err);
@@ -241,7 +241,7 @@ OUTBOX_API int outbox_emit_mariadb(outbox *ob, struct st_mysql *db, const outbox
 **
 ** outbox_begin groups the following emits of this thread into one transaction, until outbox_commit
 ** or outbox_rollback. Other threads that emit through the same handle wait until then. If
-** outbox_commit fails, the transaction has ended and nothing of it is stored.
+** outbox_commit fails, the transaction has ended and none of it is stored.
 **
 ** outbox_sqlite, outbox_pg and outbox_mariadb return that connection, on which the same thread may
 ** change its own tables between outbox_begin and outbox_commit; NULL if the store is of another
@@ -262,7 +262,7 @@ OUTBOX_API struct st_mysql *outbox_mariadb(outbox *ob);
 typedef struct outbox_event outbox_event;
 
 OUTBOX_API const char *outbox_event_id(const outbox_event *ev);
-/* its idempotency key, or its id if it has none: see below */
+/* the event's idempotency key, or its id if it has none: see below */
 OUTBOX_API const char *outbox_event_inbox_key(const outbox_event *ev);
 OUTBOX_API int64_t outbox_event_seq(const outbox_event *ev);
 OUTBOX_API const char *outbox_event_type(const outbox_event *ev);
@@ -272,7 +272,7 @@ OUTBOX_API const char *outbox_event_aggregate_id(const outbox_event *ev);
 OUTBOX_API const char *outbox_event_payload(const outbox_event *ev, size_t *ret_size);
 OUTBOX_API const char *outbox_event_headers(const outbox_event *ev);
 OUTBOX_API const char *outbox_event_tenant(const outbox_event *ev);
-/* returns whether it has one */
+/* returns whether the event has a version */
 OUTBOX_API int outbox_event_version(const outbox_event *ev, int64_t *ret_version);
 /* milliseconds since 1970 */
 OUTBOX_API int64_t outbox_event_created_at(const outbox_event *ev);
@@ -288,7 +288,7 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);
 ** outbox_consumer_set sets an option, with the names and values of the command line and the config
 ** file (`outbox help relay` lists them): preset, sink, events, where, order, lanes, from, retry,
 ** lease, timeout, poll, concurrency, batch, receipts, webhook-*. An option overrides a preset,
-** whichever is set first. Two more options are for handlers only, see below: workers and fate.
+** whichever is set first. Two more options, workers and fate, are for handlers only (see below).
 **
 ** A consumer has handlers or a sink, not both.
 **
@@ -308,11 +308,11 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);
 ** ("fast,attempts=5"). outbox_consumer_set(c, "workers", "4") runs each handler in four threads,
 ** which may call its function at the same time; this needs as many lanes, or order none.
 **
-** OUTBOX_EXTERNAL is for a handler that acts outside the database, such as sending an e-mail or
-** taking a payment. It has no transaction; the inbox records the event right after it returns
-** OUTBOX_DONE. If the process dies in between, it is called again for the same event, so pass
-** outbox_event_inbox_key on as the idempotency key. If handlers share their fate and one of them is
-** external, each call of the others has its own transaction.
+** OUTBOX_EXTERNAL is for a handler that acts outside the database, such as one that sends an e-mail
+** or takes a payment. It has no transaction; the inbox records the event right after it returns
+** OUTBOX_DONE. If the process dies in between, the handler is called again for the same event, so
+** pass outbox_event_inbox_key on as the idempotency key. If handlers share their fate and one of
+** them is external, each call to the others has its own transaction.
 **
 ** outbox_on adds a plain handler for one pattern, without a name, a transaction or a record in the
 ** inbox: each event is delivered at least once, as fast as possible. Plain handlers that match the
@@ -324,7 +324,7 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);
 ** A call may take longer than the consumer's lease: the lease is renewed during the call, up to the
 ** option `timeout`. After that the event goes to another worker, and the handler's transaction is
 ** not committed. The call is never interrupted: its thread, and outbox_run, wait for it. In SQLite
-** no other connection can write while a handler is in its transaction, and its event cannot go to
+** no other connection can write while a handler's transaction is open, and the event cannot go to
 ** another worker, so handlers should be quick there.
 **
 ** docs/c.md describes what happens when the process dies at each step.
@@ -346,7 +346,7 @@ typedef enum outbox_verdict {
     OUTBOX_RETRY = 1,   /* failed; try again as the retry policy says */
     OUTBOX_REJECT = 2,  /* failed; trying again cannot help: make it a dead letter */
     OUTBOX_DOWN = 3,    /* not the event's fault: wait and try again without counting an attempt */
-    OUTBOX_NOT_MINE = 4 /* not known to this version: leave it to another worker, count nothing */
+    OUTBOX_NOT_MINE = 4 /* not known to this version: leave it to another worker, uncounted */
 } outbox_verdict;
 
 /* Called in a thread that runs the consumer. tx lives until the handler returns. */
@@ -397,14 +397,14 @@ OUTBOX_API int outbox_tx_emit(outbox_tx *tx, const outbox_message *m, outbox_rec
 **
 ** outbox_handle_once records in a handler's transaction that `handler`, a name of your choice,
 ** takes effect for `key`, which identifies the effect: *ret_first is set to 1 the first time, and
-** to 0 if it was recorded before. If the payload differs from the first one, it fails with
-** OUTBOX_CONFLICT, which in PostgreSQL also fails the transaction. size is the length of the
+** to 0 if it was recorded before. If the payload differs from the first one, the call fails with
+** OUTBOX_CONFLICT, which in PostgreSQL also aborts the transaction. size is the length of the
 ** payload; 0 means strlen. payload may be NULL. The event of a named handler is recorded
 ** automatically; call this only for further effects.
 **
-** outbox_handle_once_sqlite, outbox_handle_once_pg and outbox_handle_once_mariadb do so in a
-** transaction that is open on the caller's own connection, for input that does not come through a
-** handler, such as messages of a queue.
+** outbox_handle_once_sqlite, outbox_handle_once_pg and outbox_handle_once_mariadb do the same in a
+** transaction that is open on the caller's own connection, for input that does not arrive through a
+** handler, such as messages from a queue.
 **
 ** Records are kept for "inbox-retention" (see outbox_set).
 */
@@ -430,18 +430,18 @@ OUTBOX_API int outbox_handle_once_mariadb(outbox *ob, struct st_mysql *db, const
 **   sweep            (30s)   how often to look for work without a wake-up
 **   retention        (168h)  how long an event is kept after its last consumer received it, checked
 **                            at least once a minute while outbox_run is running; 0s: forever
-**   inbox-retention  (720h)  how long the inbox remembers
+**   inbox-retention  (720h)  how long the inbox keeps its records
 **   connections      (4)     how many connections to a PostgreSQL server the consumers share
 **   memory           (64MiB) how much memory the consumers share for the events they hold
 **
 ** outbox_run delivers until outbox_stop. Each consumer, independent named handler and worker has a
-** thread, while the calling thread waits. On SQLite each thread has its own connections; on
-** PostgreSQL they share "connections", and the transactions of named handlers have their own. A
-** consumer that cannot continue (its sink is misconfigured, or it was removed) stops without
-** stopping the others. Returns 0 after an orderly stop; -1 if a consumer could not be started (then
-** none was), or had to stop. With OUTBOX_UNTIL_THROUGH in flags it returns 0 as soon as every
-** consumer has delivered or buried all events there are; it does not wait for events whose
-** not_before lies ahead, nor for paused consumers.
+** thread; the calling thread waits. On SQLite each thread has its own connections; on PostgreSQL
+** they share "connections", and the transactions of named handlers have their own. A consumer that
+** cannot continue (its sink is misconfigured, or it was removed) stops without stopping the others.
+** Returns 0 after an orderly stop; -1 if a consumer could not be started (then none was started),
+** or had to stop. With OUTBOX_UNTIL_THROUGH in flags it returns 0 as soon as every consumer has
+** delivered or buried all events there are; it does not wait for events whose not_before is in the
+** future, nor for paused consumers.
 **
 ** outbox_stop makes outbox_run return once the deliveries in flight have ended, or at the drain
 ** deadline; those that have not ended by then are repeated later. It always waits for a handler to
@@ -458,7 +458,7 @@ OUTBOX_API int outbox_handle_once_mariadb(outbox *ob, struct st_mysql *db, const
 ** With OUTBOX_EAGER=1 in the environment, outbox_emit and outbox_commit call outbox_step
 ** themselves, on a handle that has consumers and is not running them: for development and tests. If
 ** a delivery fails they return -1 with OUTBOX_UNDELIVERED, although the transaction is committed.
-** Events emitted by outbox_emit_sqlite, outbox_emit_pg and outbox_emit_mariadb need a call of
+** Events emitted by outbox_emit_sqlite, outbox_emit_pg and outbox_emit_mariadb need a call to
 ** outbox_step after the caller's COMMIT.
 **
 ** outbox_wake makes running consumers look for work now. It is needed only after commits that the
@@ -519,18 +519,18 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 ** outbox_consumer_register creates a consumer in the database, or updates its settings, as
 ** outbox_run does when it starts, and runs nothing: any process can then claim events for it. If it
 ** has neither a sink nor handlers, outbox_run and outbox_step ignore it. Each independent named
-** handler is registered as a consumer, "orders.stock". It fails with OUTBOX_CONFLICT if these
+** handler is registered as a consumer, "orders.stock". The call fails with OUTBOX_CONFLICT if these
 ** settings have been replaced by others.
 **
 ** outbox_claim_batch leases up to `limit` events to `worker`: events of the consumer `target`, or,
-** if that is NULL, of all consumers that are not paused and that this connection may work on
+** if that is NULL, of all consumers that are not paused and that this connection may claim for
 ** (outbox_batch_consumer tells which). The consumer's filter has been applied. While the lease
 ** lasts no other worker receives these events. The lease is durable when the call returns, so
 ** between outbox_begin and outbox_commit it fails with OUTBOX_MISUSE. On success the caller owns
 ** *ret and releases it with outbox_batch_free, even if it is empty: then there is nothing to do
 ** now, and outbox_batch_wait returns when to try again at the latest. OUTBOX_NOTFOUND: no consumer
-** has that name. Without a target, a consumer that cannot be claimed for is an error only if no
-** other has events.
+** has that name. Without a target, a failure to claim for one consumer is an error only if no other
+** has events.
 **
 ** outbox_batch_next returns the events one by one, and NULL after the last. An event lives until
 ** outbox_batch_free, and so do its strings. If an order is kept, events that must wait are left
@@ -553,10 +553,10 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 ** outbox_batch_settle records all verdicts, in one transaction for each consumer, and ends the
 ** claim. Between outbox_begin and outbox_commit, in the same thread, it is part of that
 ** transaction: changes made through outbox_sqlite, outbox_pg or outbox_mariadb commit with it, or
-** not at all. OUTBOX_LOST: the lease has expired and another worker has the events. Their verdicts
-** were not recorded (in a transaction: roll it back), those of other consumers were. After any
-** other failure it may be called again: nothing is recorded twice, though a claim may be reported
-** as lost if only the answer to the first call was lost.
+** not at all. OUTBOX_LOST: the lease has expired and another worker holds the events. Their
+** verdicts were not recorded (in a transaction: roll it back); those of other consumers were. After
+** any other failure it may be called again: nothing is recorded twice, though a claim may be
+** reported as lost if only the answer to the first call was lost.
 **
 ** outbox_batch_extend renews the lease for lease_ms from now; call it in time if a delivery takes
 ** long. OUTBOX_LOST: as above; stop delivering. Between outbox_begin and outbox_commit it fails
@@ -590,7 +590,7 @@ OUTBOX_API int outbox_consumer_register(outbox_consumer *c, outbox_error *err);
 OUTBOX_API int outbox_claim_batch(outbox *ob, const outbox_claim *claim, outbox_batch **ret,
                                   outbox_error *err);
 OUTBOX_API size_t outbox_batch_count(const outbox_batch *b); /* total number of events */
-/* ms until an event falls due; -1: not known */
+/* ms until an event falls due; -1: unknown */
 OUTBOX_API int64_t outbox_batch_wait(const outbox_batch *b);
 OUTBOX_API const outbox_event *outbox_batch_next(outbox_batch *b);
 OUTBOX_API const char *outbox_batch_consumer(const outbox_batch *b,
@@ -617,9 +617,10 @@ OUTBOX_API void outbox_batch_free(outbox_batch *b);
 ** effect exactly once, even if a process is killed. The handler may also call outbox_emit.
 **
 ** Entries that another member of the group has not acknowledged for claim_ms are taken over.
-** Several members share the work of a group, but then the order is not kept. While Redis is down,
-** it waits. Returns -1 if it cannot continue: the URL is wrong, or the library was built without
-** Redis (OUTBOX_CONFIG). Only one call at a time per handle, and not while outbox_run is running.
+** Several members can share the work of a group, but then the order is not kept. While Redis is
+** down, the call waits. Returns -1 if it cannot continue: the URL is wrong, or the library was
+** built without Redis (OUTBOX_CONFIG). Only one call at a time per handle, and not while outbox_run
+** is running.
 */
 typedef struct outbox_stream {
     size_t size; /* sizeof(outbox_stream): set by OUTBOX_STREAM_INIT */
@@ -628,7 +629,7 @@ typedef struct outbox_stream {
     /* the consumer group, and the name under which events are remembered as handled */
     const char *group;
     const char *name; /* of this member, the same after a restart; NULL: the host's name */
-    /* where a new group starts: NULL the beginning, "$" the end, or after this id */
+    /* where a new group starts: NULL: the beginning; "$": the end; otherwise after this id */
     const char *from;
     int64_t claim_ms; /* 0: 60000 */
     int flags;        /* OUTBOX_UNTIL_THROUGH */

@@ -49,7 +49,7 @@ extern "C" {
 ** kinds are sent as parameters and have the type of their column, so a text can also be a uuid or
 ** an enum. outbox_value_null(), outbox_value_text(text), outbox_value_int(number),
 ** outbox_value_real(number), outbox_value_now(plus_ms), outbox_value_now_ms(plus_ms) and
-** outbox_value_plus(number) make them. */
+** outbox_value_plus(number) build them. */
 enum outbox_value_kind {
     OUTBOX_VALUE_NULL = 0,
     OUTBOX_VALUE_TEXT = 1,
@@ -124,8 +124,8 @@ typedef struct outbox_claim_order {
 **                    must not be a claim field
 **   criteria         which rows to claim
 **   fields           the columns to set in them
-**   order_by         which rows to claim first; without it, and among equals, any. NULLs are sorted
-**                    as the database sorts them
+**   order_by         which rows to claim first; without it, and among equals, in any order.
+**                    NULLs are sorted as the database sorts them
 **   columns          the columns to return; none means only the key
 **   limit            maximum number of rows, 1 to 100000
 **   flags            OUTBOX_CLAIM_PORTABLE: use no feature that only this database has; slower, for
@@ -161,19 +161,19 @@ typedef struct outbox_rows outbox_rows;
 ** outbox_claim_rows_sqlite, outbox_claim_rows_pg and outbox_claim_rows_mariadb claim through the
 ** caller's connection and commit, so they fail with OUTBOX_MISUSE inside an open transaction. When
 ** they return 0, the claim is as durable as any commit on that connection. Only one thread at a
-** time may use the connection; nothing is left on it. On success the caller owns *ret and releases
-** it with outbox_rows_free.
+** time may use the connection; the call leaves nothing on it. On success the caller owns *ret and
+** releases it with outbox_rows_free.
 **
-** The rows have their values after the claim, in the order of order_by before the claim. It is a
-** success if no rows are returned: none match, except those that others are claiming at this
-** moment. After a failure nothing was claimed, with two exceptions. If the connection is lost or
-** memory runs out, the claim may have committed. The portable way commits row by row: if a row
-** fails after others were claimed, it returns those, and the next call fails for the same reason.
+** The rows have their values after the claim, and the order that order_by gave them before it.
+** Returning no rows is a success: none match, except those that others are claiming at this moment.
+** After a failure nothing was claimed, with two exceptions. If the connection is lost or memory
+** runs out, the claim may have committed. The portable path commits row by row: if a row fails
+** after others were claimed, it returns those, and the next call fails for the same reason.
 ** OUTBOX_BUSY: try again.
 **
 ** PostgreSQL claims in one statement and one round trip, and skips locked rows. MariaDB skips them
-** as well, and claims in one transaction, as SQLite does. The portable way selects candidates, then
-** updates them one by one if they still match.
+** as well, and claims in one transaction, as SQLite does. The portable path selects candidates,
+** then updates them one by one if they still match.
 */
 OUTBOX_API int outbox_claim_rows_sqlite(struct sqlite3 *db, const outbox_row_claim *claim,
                                         outbox_rows **ret, outbox_error *err);
@@ -182,9 +182,10 @@ OUTBOX_API int outbox_claim_rows_pg(struct pg_conn *conn, const outbox_row_claim
 OUTBOX_API int outbox_claim_rows_mariadb(struct st_mysql *conn, const outbox_row_claim *claim,
                                          outbox_rows **ret, outbox_error *err);
 
-/* Rows and columns count from 0. outbox_rows_text returns a value as the database writes it, with a
-** NUL at the end, valid until outbox_rows_free; NULL for a NULL, and if there is no such row or
-** column. ret_size may be NULL. outbox_rows_int returns it as a number; 0 if it is not one. */
+/* Rows and columns are numbered from 0. outbox_rows_text returns a value as the database writes it,
+** with a NUL at the end, valid until outbox_rows_free; NULL for a NULL, and if there is no such row
+** or column. ret_size may be NULL. outbox_rows_int returns a value as a number; 0 if it is not
+** one. */
 OUTBOX_API size_t outbox_rows_count(const outbox_rows *rows);
 OUTBOX_API const char *outbox_rows_text(const outbox_rows *rows, size_t row, size_t column,
                                         size_t *ret_size);

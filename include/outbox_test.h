@@ -33,7 +33,7 @@ OUTBOX_API void outbox_test_advance(outbox *ob, int64_t ms);
 ** CAPI: Deliver everything now
 **
 ** outbox_test_deliver delivers as outbox_step does, moves the clock to the next retry or delay and
-** delivers again, until nothing is left to deliver. An event that is then not delivered is a dead
+** delivers again, until nothing is left to deliver. An event still undelivered then is a dead
 ** letter, or its consumer is paused. Returns 0; -1 with the last failure if a delivery failed.
 ** *ret_delivered (may be NULL) is always set.
 */

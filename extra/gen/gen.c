@@ -244,8 +244,8 @@ static void add_ini(struct buf *b, const struct cli *cli, const struct texts *t)
     buf_addf(b,
              "\n"
              "[consumer %s]\n"
-             "# batch 50, poll 500ms, 8 attempts, lease 30s, receipts; options set here override "
-             "it\n"
+             "# batch 50, poll 500ms, 8 attempts, lease 30s, receipts; options set here "
+             "take precedence\n"
              "preset = dispatcher\n"
              "# where to deliver: `outbox help relay` lists the sinks\n"
              "sink = stdout:\n"
@@ -346,8 +346,8 @@ static const struct listing_field fields_file[] = {
 
 const struct listing_field fields_gen[] = {
     {"dir", LISTING_TEXT, .at = offsetof(struct files, dir), "the directory"},
-    {"files", LISTING_LIST, .at = offsetof(struct files, list), "its files", .sub = fields_file,
-     .also = offsetof(struct files, n), .size = sizeof(struct skeleton_file)},
+    {"files", LISTING_LIST, .at = offsetof(struct files, list), "files in the directory",
+     .sub = fields_file, .also = offsetof(struct files, n), .size = sizeof(struct skeleton_file)},
     {NULL},
 };
 
@@ -436,7 +436,7 @@ const struct option_def gen_options[] = {
     {"tool", "plain|flyway|golang-migrate|alembic|rails", "plain",
      "migration tool to write files for", option_choice, OWN(gen_args, tool), .names = gen_tools},
     {"service", "NAME", NULL,
-     "generate for this service: schema NAME_outbox, and a program to start from", set_service,
+     "generate for this service: the schema NAME_outbox, and a starter program", set_service,
      OWN(gen_args, service)},
     {"out-dir", "DIR", NULL,
      "write files to DIR: the SQL and, for a service, outbox.ini, boot.c and a Makefile; "
@@ -455,11 +455,10 @@ static int check_service(const char *service, struct error *err)
 {
     size_t n = strlen(service), room = PG_NAME_MAX - strlen("_outbox_dlq");
     if (n > room)
-        return commands_usage(
-            err,
-            "--service: \"%s\" is %zu bytes too long; with _outbox_dlq after it, a "
-            "name has at most %d",
-            service, n - room, PG_NAME_MAX);
+        return commands_usage(err,
+                              "--service: \"%s\" is %zu bytes too long; followed by _outbox_dlq, a "
+                              "name may have at most %d",
+                              service, n - room, PG_NAME_MAX);
     if (strncmp(service, "pg_", 3) == 0)
         return commands_usage(err,
                               "--service: \"%s\": PostgreSQL reserves names that begin with pg_; "
@@ -511,7 +510,7 @@ static int emit_texts(const struct cli *cli, struct texts *t, struct error *err)
     if (!text_shown((struct str){t->out.p, t->out.n}, "\n"))
         return err_set(err, ERR_CONFIG,
                        "a name in the SQL has an unprintable character; --out-dir DIR "
-                       "writes it to a file");
+                       "writes the SQL to a file");
     return output_flush(&t->out, err);
 }
 

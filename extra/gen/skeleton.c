@@ -219,8 +219,8 @@ static int compare_file(const char *dir, struct skeleton_file *f, struct error *
     if (e == ENOENT || !f->is_new)
         return 0;
     return err_set(err, ERR_CONFIG,
-                   "%s already exists with different content; nothing was written: move it away, "
-                   "or use another --out-dir",
+                   "%s already exists with different content; nothing was written; move the file "
+                   "away, or use another --out-dir",
                    path);
 }
 

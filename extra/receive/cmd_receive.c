@@ -19,7 +19,7 @@ struct receive_args {
     bool check;
 };
 
-#define STEP_MS 200        /* maximum wait of one call of receive_next */
+#define STEP_MS 200        /* maximum wait of one call to receive_next */
 #define CHECK_IDLE_MS 2000 /* idle time of --check, unless --idle overrides it */
 #define TEXT_MAX ((size_t)1 << 30)
 
@@ -28,12 +28,12 @@ static int wake_fd = -1;
 
 static const struct option_def options[] = {
     {"from", "beginning|end|POSITION", "beginning",
-     "where to begin: beginning, end, or a position as the broker writes it: an id, an offset",
+     "where to begin: beginning, end, or a position as the broker writes it (an id or an offset)",
      option_name, OWN(receive_args, from)},
-    {"count", "N", NULL, "end after this many messages", option_long, OWN(receive_args, count),
+    {"count", "N", NULL, "exit after this many messages", option_long, OWN(receive_args, count),
      .min = 1},
     {"idle", "DURATION", NULL,
-     "end after this long without a message; default: 2s with --check, otherwise never",
+     "exit after this long without a message; default: 2s with --check, otherwise never",
      option_span, OWN(receive_args, idle_ms), .min = 1},
     {"check", NULL, "no",
      "only print whether all events of the store have arrived, once, and in order per key",
@@ -108,16 +108,18 @@ static void add_headers(struct buf *b, const void *row)
 
 #define AT(member) .at = offsetof(struct shown_message, member)
 static const struct listing_field fields_message[] = {
-    {"place", LISTING_STR, AT(got.place), "its location: a stream, or a topic and its partition"},
-    {"position", LISTING_STR, AT(got.position), "its position there, as the broker writes it"},
-    {"format", LISTING_TEXT, AT(format), "its format; null if it contains no event"},
+    {"place", LISTING_STR, AT(got.place),
+     "where the message is: a stream, or a topic and its partition"},
+    {"position", LISTING_STR, AT(got.position), "position there, as the broker writes it"},
+    {"format", LISTING_TEXT, AT(format), "format of the message; null if it contains no event"},
     {"id", LISTING_STR, AT(facts.id), "id of the event, or null"},
     {"type", LISTING_STR, AT(facts.type), "type of the event, or null"},
     {"key", LISTING_STR, AT(facts.key), "key of the event, or null"},
     {"message_key", LISTING_STR, AT(got.m.key), "key of the message, or null"},
-    {"content_type", LISTING_STR, AT(got.m.content_type), "its content type, or null"},
-    {"headers", LISTING_OWN, .json = add_headers, .kind = "object", .help = "its headers"},
-    {"value", LISTING_STR, AT(got.m.value), "its content; null if it is not UTF-8"},
+    {"content_type", LISTING_STR, AT(got.m.content_type), "content type of the message, or null"},
+    {"headers", LISTING_OWN, .json = add_headers, .kind = "object",
+     .help = "headers of the message"},
+    {"value", LISTING_STR, AT(got.m.value), "content of the message; null if it is not UTF-8"},
     {NULL},
 };
 #undef AT
@@ -193,14 +195,14 @@ static int receive_all(struct receiving *r, struct error *err)
 #define AT(member) .at = offsetof(struct receive_counts, member)
 static const struct listing_field fields_verdict[] = {
     {"received", LISTING_INT, AT(received), "messages received"},
-    {"events", LISTING_INT, AT(events), "different events among them"},
+    {"events", LISTING_INT, AT(events), "different events in these messages"},
     {"repeats", LISTING_INT, AT(repeats), "messages with an event that was received before"},
     {"strange", LISTING_INT, AT(strange), "messages that contain no event"},
     {"expected", LISTING_INT, AT(expected), "events that should have been received"},
     {"lost", LISTING_INT, AT(lost), "expected events not received"},
     {"misordered", LISTING_INT, AT(misordered),
-     "events received before an earlier event of their key"},
-    {"unknown", LISTING_INT, AT(unknown), "events that the store does not have"},
+     "events received before an earlier event of the same key"},
+    {"unknown", LISTING_INT, AT(unknown), "events that are not in the store"},
     {"first_lost", LISTING_CHARS, AT(lost_id), "id of the first lost event, or null"},
     {"first_misordered", LISTING_CHARS, AT(misordered_id),
      "id of the first event out of order, or null"},
@@ -218,7 +220,7 @@ static void verdict_text(struct buf *b, const void *row)
              n->misordered ? ", the first " : "", n->misordered_id);
     buf_addf(b, "repeats: %lld\n", (long long)n->repeats);
     if (n->unknown)
-        buf_addf(b, "not in the store: %lld (trimmed, or of another store)\n",
+        buf_addf(b, "not in the store: %lld (trimmed, or from another store)\n",
                  (long long)n->unknown);
     if (n->strange)
         buf_addf(b, "not an event: %lld\n", (long long)n->strange);

@@ -54,8 +54,8 @@ int receive_find(const char *url, const struct receiver_ops **ret, struct error 
 int receive_open(const struct receiver_config *cfg, struct receiver **ret, struct error *err);
 
 /* receive_next waits up to timeout_ms for the next message. *ret_got is whether one arrived; it is
- * false after the timeout, or if cfg.wake is readable. Messages of one place arrive in its order. A
- * temporarily unavailable broker is not an error as long as no message is missed. */
+ * false after the timeout, or if cfg.wake is readable. Messages from one place arrive in its order.
+ * A temporarily unavailable broker is not an error as long as no message is missed. */
 int receive_next(struct receiver *rc, int64_t timeout_ms, struct received *ret, bool *ret_got,
                  struct error *err);
 /* receive_close frees the receiver; accepts NULL. */
@@ -67,14 +67,14 @@ bool receive_stop(const struct receiver *rc, int64_t wait_ms);
 /* The result of comparing received messages with the events in the store. */
 struct receive_counts {
     int64_t received; /* messages */
-    int64_t events;   /* different events among them */
+    int64_t events;   /* different events in these messages */
     int64_t repeats;  /* messages with an event that was received before */
     int64_t strange;  /* messages that contain no event in one of our formats */
     /* Of the store. */
     int64_t expected;   /* events that should have been received */
     int64_t lost;       /* expected events not received */
-    int64_t misordered; /* events received after a later event of their key, at the same place */
-    int64_t unknown;    /* received events that the store does not have */
+    int64_t misordered; /* events received after a later event of the same key, at the same place */
+    int64_t unknown;    /* received events that are not in the store */
     char lost_id[UUID_TEXT + 1], misordered_id[UUID_TEXT + 1]; /* the first of each; "" if none */
 };
 

@@ -12,7 +12,7 @@
 struct slot {
     uint64_t high, low; /* the id; for a key, its hash and 0 */
     uint64_t place;     /* the hash of where it was received */
-    int64_t arrival;    /* position of the event among all, or of the last event of the key */
+    int64_t arrival;    /* arrival number of the event, or of the key's last event */
     bool used, seen;    /* seen: the store has it */
 };
 

@@ -104,7 +104,7 @@ int receive_identify(const struct message *m, struct buf *text, struct receive_f
         read = read_object(o, text, &facts);
     bool found = read && rng_uuid_valid(facts.id);
     if (!found)
-        return err_set(err, ERR_INVALID, "it contains no event id in any of the formats");
+        return err_set(err, ERR_INVALID, "the message contains no event id in any of the formats");
     *ret = facts;
     return 0;
 }

@@ -13,7 +13,7 @@
 #define SEARCH_NS (1000 * MS_NS) /* between searches for new topics and partitions */
 
 /* (1) `list` has the partitions being read; sink.set and sink.url identify their topics. (2)
- * message is the last one returned. */
+ * `message` is the last message returned. */
 struct kafka_receiver {
     struct receiver base;
     struct kafka_sink sink; /* only the fields that kafka_producer_conf uses */

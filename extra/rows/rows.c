@@ -103,10 +103,11 @@ static int check_claim(const struct rows_dialect *d, const outbox_row_claim *c, 
     if (!by_rowid && check_name("key column", c->key, err) != 0)
         return -1;
     if (c->n_criteria == 0 || c->n_fields == 0)
-        return err_set(err, ERR_MISUSE,
-                       "a claim of rows of \"%s\" requires criteria, and fields that end them: "
-                       "without both, the next caller would get the same rows",
-                       c->table);
+        return err_set(
+            err, ERR_MISUSE,
+            "a claim of rows of \"%s\" requires criteria, and fields that make them false: "
+            "without both, the next caller would claim the same rows",
+            c->table);
     if (c->limit < 1 || c->limit > ROWS_LIMIT_MAX)
         return err_set(err, ERR_MISUSE, "the limit of a claim of rows is 1 to %d, not %zu",
                        ROWS_LIMIT_MAX, c->limit);
@@ -325,7 +326,7 @@ void rows_sql_candidates(struct rows_sql *sql, const outbox_row_claim *c)
     add_number(sql, (int64_t)c->limit);
 }
 
-/* The dialects with a specific path. All others use the portable path. */
+/* Dialects with a dedicated path; all others use the portable one. */
 static const struct {
     const char *dialect;
     rows_path path;

@@ -6,7 +6,7 @@
  *         rows_mariadb_claim    one transaction, of three statements
  *         rows_portable_claim   any other: candidates, then guarded updates
  *
- * A new dialect fills in a struct rows_dialect and claims portably. A path of its own is one more
+ * A new dialect fills in a struct rows_dialect and claims portably. A dedicated path is one more
  * line in rows.c. */
 #ifndef ROWS_ROWS_H
 #define ROWS_ROWS_H

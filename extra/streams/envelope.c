@@ -64,7 +64,7 @@ static int take_payload(struct json o, struct buf *text, struct event *ret, stru
 {
     struct json payload, telemetry;
     if (!json_get(o, STR("payload"), &payload))
-        return err_set(err, ERR_INVALID, "it has no payload");
+        return err_set(err, ERR_INVALID, "the envelope has no payload");
     ret->payload = take_bytes(payload.raw, text);
 
     bool found = json_get(payload, STR("_telemetry"), &telemetry);
@@ -81,20 +81,20 @@ int envelope_read(struct str envelope, struct buf *text, struct event *ret, stru
     *ret = (struct event){0};
     buf_clear(text);
     if (json_parse(envelope, &o, &why, NULL) != 0)
-        return err_set(err, ERR_INVALID, "it is not JSON: %s", why);
+        return err_set(err, ERR_INVALID, "the envelope is not JSON: %s", why);
     if (o.type != JSON_OBJECT)
-        return err_set(err, ERR_INVALID, "it is not a JSON object");
+        return err_set(err, ERR_INVALID, "the envelope is not a JSON object");
     if (!buf_reserve(text, 2 * envelope.n + 16))
         return err_nomem(err);
 
     for (size_t i = 0; i < sizeof strings / sizeof strings[0]; i++) {
         bool found = json_get(o, str_of(strings[i].name), &v) && v.type != JSON_NULL;
         if (!found && strings[i].required)
-            return err_set(err, ERR_INVALID, "it has no %s", strings[i].name);
+            return err_set(err, ERR_INVALID, "the envelope has no %s", strings[i].name);
         if (!found)
             continue;
         if (v.type != JSON_STRING)
-            return err_set(err, ERR_INVALID, "its %s is not a string", strings[i].name);
+            return err_set(err, ERR_INVALID, "%s is not a string in the envelope", strings[i].name);
         struct str s = take_string(v.raw, text);
         memcpy((char *)ret + strings[i].offset, &s, sizeof s);
     }

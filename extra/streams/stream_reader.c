@@ -229,9 +229,9 @@ static int handle_entry(struct member *m, const char *stream, const redisReply *
     const redisReply *fields = entry->element[1], *value = find_text(fields, "event");
     int rc;
     if (fields->type != REDIS_REPLY_ARRAY)
-        rc = err_set(&why, ERR_INVALID, "it was trimmed before it was read");
+        rc = err_set(&why, ERR_INVALID, "the entry was trimmed before it was read");
     else if (!value)
-        rc = err_set(&why, ERR_INVALID, "it has no field named event");
+        rc = err_set(&why, ERR_INVALID, "the entry has no field named event");
     else
         rc = envelope_read((struct str){value->str, value->len}, &m->text, &ev, &why);
     if (rc != 0) {
@@ -445,7 +445,8 @@ static int set_streams(void *target, const char *value, const struct option_def 
         m->stream[m->n++] = p;
     }
     if (m->n == 0)
-        return err_set(err, ERR_CONFIG, "a stream's name, or several, separated by commas");
+        return err_set(err, ERR_CONFIG,
+                       "expected one or more names of streams, separated by commas");
     return 0;
 }
 
@@ -464,7 +465,7 @@ static int set_up_member(struct member *m, const struct stream_reader_config *cf
         return err_set(err, ERR_CONFIG, "the URL names no stream: add ?stream=NAME");
     bool has_group_name = cfg->group && *cfg->group;
     if (!has_group_name)
-        return err_set(err, ERR_CONFIG, "which group?");
+        return err_set(err, ERR_CONFIG, "the name of the consumer group is missing");
 
     if (cfg->name)
         snprintf(m->name, sizeof m->name, "%s", cfg->name);

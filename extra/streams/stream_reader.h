@@ -37,9 +37,8 @@ struct stream_reader_stats {
 };
 
 /* stream_reader_run reads until it is told to stop or, with until_through, until no entries are
- * left. While Redis is down, it waits. Returns -1 if it cannot continue, for example with
- * ERR_CONFIG.
- * *stats (may be NULL) is filled in either way. */
+ * left. While Redis is down, the reader waits. Returns -1 if it cannot continue, for example with
+ * ERR_CONFIG. *stats (may be NULL) is filled in either way. */
 int stream_reader_run(const struct stream_reader_config *cfg, struct stream_reader_stats *stats,
                       struct error *err);
 

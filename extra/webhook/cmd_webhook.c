@@ -48,13 +48,13 @@ static int set_address(void *field, const char *value, const struct option_def *
 /* clang-format on */
 
 static const struct option_def listen_options[] = {
-    {"port", "N", "8026", "port to listen on; 0 for any free one", option_long,
+    {"port", "N", "8026", "port to listen on; 0: any free port", option_long,
      OWN(webhook_args, port), .max = 65535},
     {"address", "ADDRESS", "127.0.0.1", "address to listen on", set_address,
      OWN(webhook_args, address)},
     {"verify", "FILE", NULL,
-     "verify signatures with the secrets or public keys in this file; answer 401 to forgeries, 409 "
-     "to replays",
+     "verify signatures with the secrets or public keys in this file; answer 401 to forgeries and "
+     "409 to replays",
      option_name, OWN(webhook_args, secret_file)},
     OPTION_SECRET_ENV("like --verify, with the secrets in this environment variable"),
     {"status", "N", "204", "status to answer with, 200 to 599", option_long,
@@ -64,7 +64,7 @@ static const struct option_def listen_options[] = {
     {"retry-after", "SECONDS", NULL, "send this Retry-After header", commands_number,
      OWN(webhook_args, retry_after), .max = INT32_MAX},
     {"max-body", "SIZE", "65MiB",
-     "maximum size of a body; all bodies in progress may take twice this size", option_size,
+     "maximum size of a body; all bodies in progress together may take twice that", option_size,
      OWN(webhook_args, body_max), .min = 1, .max = LISTEN_BODY_MAX},
     {"request-timeout", "DURATION", "60s", "time limit for receiving a request's body", option_span,
      OWN(webhook_args, request_ms), .min = 1},

@@ -176,9 +176,11 @@ static void add_headers(struct buf *b, const void *row)
 const struct listing_field fields_webhook[] = {
     {"request", LISTING_TEXT, AT(what), "method and path"},
     {"status", LISTING_INT, AT(status), "status of the answer"},
-    {"verdict", LISTING_TEXT, AT(verdict), "whether it is genuine; null if it was not verified"},
-    {"headers", LISTING_OWN, .json = add_headers, .kind = "object", .help = "its headers"},
-    {"body", LISTING_STR, AT(body), "its body; null if it is not UTF-8"},
+    {"verdict", LISTING_TEXT, AT(verdict),
+     "whether the request is genuine; null if it was not verified"},
+    {"headers", LISTING_OWN, .json = add_headers, .kind = "object",
+     .help = "headers of the request"},
+    {"body", LISTING_STR, AT(body), "body of the request; null if it is not UTF-8"},
     {NULL},
 };
 #undef AT

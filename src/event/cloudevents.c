@@ -6,7 +6,7 @@
 #define TRACESTATE_MAX 512 /* the minimum length that W3C requires to be passed on */
 #define VALUE_MAX EVENT_HEADERS_MAX
 
-/* The form of attributes: headers, JSON members, or calls of the caller's function. */
+/* How attributes are written: as headers, as JSON members, or through the caller's function. */
 struct writer {
     cloudevents_fn *put;
     void *ctx;
@@ -118,7 +118,7 @@ int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret,
             i++;
         if (i == EVENT_HEADERS_COUNT)
             return err_set(err, ERR_INVALID,
-                           "it has more headers than the %d that a request may have",
+                           "the event has too many headers; a request may have %d",
                            EVENT_HEADERS_COUNT);
         if (i == ret->n) {
             memcpy(ret->list[i].name, name.p, name.n);
@@ -130,8 +130,8 @@ int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret,
     return 0;
 }
 
-/* Returns whether a value has the form that W3C defines for headers with this name. Of a tracestate
- * only the length is checked, and that a header line can hold it. */
+/* Returns whether a value has the form that W3C defines for headers with this name. A tracestate is
+ * checked only for its length, and for bytes that a header line cannot hold. */
 static bool is_fit(const char *name, struct str v)
 {
     static const char traceparent[] = "xx-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx";

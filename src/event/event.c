@@ -63,13 +63,13 @@ static int check_text(const struct rule *rule, struct str s, struct error *err)
     if (s.n == 0)
         return err_set(err, ERR_INVALID, "%s is empty", rule->what);
     if (s.n > rule->max)
-        return err_set(err, ERR_INVALID, "%s is %zu bytes, the limit is %zu", rule->what, s.n,
+        return err_set(err, ERR_INVALID, "%s is %zu bytes; the limit is %zu", rule->what, s.n,
                        rule->max);
     return check_characters(rule, s, err);
 }
 
 /* Requires both parts of the key, or neither. A slash in the type would make type/id ambiguous; a
- * slash in the id does not. */
+ * slash in the id would not. */
 static int check_aggregate(const struct new_event *ev, struct error *err)
 {
     static const struct rule type = {
@@ -87,20 +87,20 @@ static int check_aggregate(const struct new_event *ev, struct error *err)
     return check_text(&id, ev->aggregate_id, err);
 }
 
-/* Parses JSON, which must be within its limit. */
+/* Parses JSON of at most `max` bytes. */
 static int check_json(const char *what, struct str text, size_t max, struct json *ret,
                       struct error *err)
 {
     const char *why;
     size_t at;
     if (text.n > max)
-        return err_set(err, ERR_INVALID, "%s is %zu bytes, the limit is %zu", what, text.n, max);
+        return err_set(err, ERR_INVALID, "%s is %zu bytes; the limit is %zu", what, text.n, max);
     if (json_parse(text, ret, &why, &at) != 0)
         return err_set(err, ERR_INVALID, "%s is not JSON: %s at byte %zu", what, why, at);
     return 0;
 }
 
-/* Returns the code unit of the escape \\uXXXX at i; NO_ESCAPE if i has no escape. */
+/* Returns the code unit of the escape \\uXXXX at i; NO_ESCAPE if there is none. */
 static unsigned long escape_at(struct str raw, size_t i)
 {
     bool escape = i + 6 <= raw.n && raw.p[i] == '\\' && raw.p[i + 1] == 'u';
@@ -166,7 +166,7 @@ static int check_headers(struct str headers, struct error *err)
     size_t count = 0;
     for (size_t it = 0; json_each(object, &it, &name, &value); count++) {
         if (count == EVENT_HEADERS_COUNT)
-            return err_set(err, ERR_INVALID, "headers has more entries than %d, the limit",
+            return err_set(err, ERR_INVALID, "headers has too many entries; the limit is %d",
                            EVENT_HEADERS_COUNT);
         size_t name_at = (size_t)(name.p - headers.p);
         size_t value_at = (size_t)(value.raw.p - headers.p);
@@ -273,7 +273,7 @@ int event_check_inbox(struct str handler, struct str key, struct error *err)
     for (size_t i = 0; i < 2; i++) {
         struct str text = texts[i].text;
         if (text.n == 0 || text.n > EVENT_KEY_MAX)
-            return err_set(err, ERR_INVALID, "%s is %zu bytes, the limit is 1 to %d", texts[i].what,
+            return err_set(err, ERR_INVALID, "%s is %zu bytes; the limit is 1 to %d", texts[i].what,
                            text.n, EVENT_KEY_MAX);
         if (check_bytes(texts[i].what, text, err) != 0)
             return -1;

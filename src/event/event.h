@@ -44,7 +44,7 @@ struct event {
     struct str payload;
     struct str headers; /* absent: none */
     struct str tenant;
-    struct str idempotency_key; /* see event_inbox_key; absent: none, or not used by it */
+    struct str idempotency_key; /* see event_inbox_key; absent: none, or unused there */
     int64_t version;
     bool has_version;
     int64_t created_at; /* wall ms */
@@ -60,8 +60,8 @@ struct event {
     bool delayed; /* not_before is in the future: do not deliver, settle as OUTCOME_DELAY */
 };
 
-/* A high-water mark: the last id written to a stream of a sink, as two growing numbers; Redis
- * writes it as hi-lo. */
+/* A high-water mark: the last id written to a stream of a sink, in the two parts that Redis writes
+ * as hi-lo. */
 struct hwm {
     struct str stream;
     int64_t hi, lo;
@@ -109,8 +109,8 @@ static inline size_t event_bytes(const struct event *ev)
            sizeof *ev;
 }
 
-/* event_lane returns the lane, of `lanes` lanes, of an event: by its key, or by seq without a
- * key. */
+/* event_lane returns which of `lanes` lanes an event is in: by its key, or by seq if it has
+ * none. */
 static inline int event_lane(uint64_t key, int64_t seq, int lanes)
 {
     if (lanes <= 1)

@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "base/text.h"
 
-/* Size of the JSON besides the event's strings: keys, punctuation, numbers, the time. */
+/* Size of the JSON apart from the event's strings: keys, punctuation, numbers, the time. */
 #define OVERHEAD 320
 
 #define ADD(b, literal) buf_add(b, literal, sizeof(literal) - 1)
@@ -231,7 +231,7 @@ static int read_version(struct reader *r, const struct key *k, struct json v)
     if (v.type != JSON_NUMBER)
         return wrong_type(r, k, "a whole number", v);
     if (!json_int(v, &r->ev->version))
-        return err_set(r->err, ERR_INVALID, "version must be a whole number of 64 bits");
+        return err_set(r->err, ERR_INVALID, "version must be a 64-bit whole number");
     r->ev->has_version = true;
     return 0;
 }

@@ -23,8 +23,8 @@ struct segment {
 /* Node types of the predicate's tree. */
 enum node_type { NODE_OR, NODE_AND, NODE_NOT, NODE_EQUALS, NODE_EXISTS };
 
-/* (1) OR and AND have any number of children, NOT has one, all others have none. A tree is thus
- * only as deep as its parentheses, however long a chain of "or" is. */
+/* (1) OR and AND have any number of children, NOT one, and all others none. A tree is thus only as
+ * deep as its parentheses, however long a chain of "or" is. */
 struct node {
     enum node_type type;
     struct node *first, *next;
@@ -131,7 +131,7 @@ static int parse_quoted(struct parser *ps, struct json *ret)
     size_t at;
     if (json_parse(text, ret, &why, &at) != 0) {
         at += (size_t)(ps->p - ps->text);
-        return err_set(ps->err, ERR_CONFIG, "bad string: %s at byte %zu", why, at);
+        return err_set(ps->err, ERR_CONFIG, "invalid string: %s at byte %zu", why, at);
     }
     ps->p = end;
     return 0;
@@ -389,7 +389,7 @@ static int compile(struct filter *f, const char *what, const char *given,
     struct str text = str_of(given);
     size_t at;
     if (text.n > FILTER_MAX_BYTES)
-        return err_set(err, ERR_CONFIG, "%s: is %zu bytes long, the limit is %d", what, text.n,
+        return err_set(err, ERR_CONFIG, "%s: is %zu bytes long; the limit is %d", what, text.n,
                        FILTER_MAX_BYTES);
     if (!utf8_valid(text, &at))
         return err_set(err, ERR_CONFIG, "%s: invalid UTF-8 at byte %zu", what, at);
@@ -442,7 +442,7 @@ bool filter_has_types(const struct filter *f)
 }
 
 /* Backtracks only to the last star, which can consume whatever an earlier star could. The time is
- * therefore at most the product of both lengths. */
+ * therefore at most proportional to the product of both lengths. */
 bool filter_matches(struct str pattern, struct str type)
 {
     size_t p = 0, t = 0;
@@ -485,7 +485,7 @@ bool filter_has_where(const struct filter *f)
 }
 
 /* Finds the element of an array at the index given by a segment, which must be bare and consist of
- * digits. Iterates, because JSON text has no table of its elements. */
+ * digits. Iterates, because JSON text has no index of its elements. */
 static bool find_element(struct json array, const struct segment *s, struct json *ret)
 {
     if (!s->bare || s->name.n > 9)

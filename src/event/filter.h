@@ -20,8 +20,8 @@ struct filter;
  *     path    := segment { "." segment }
  *     segment := a bare name ([A-Za-z0-9_-]+, where digits index an array) or "quoted"
  *     literal := "string" (JSON escapes) | 'string' | number | true | false | null
- * "=" on a missing path is false; "!=" is exactly the negation of "=". ERR_CONFIG names the offset,
- * and what was expected there. */
+ * "=" on a missing path is false; "!=" is exactly the negation of "=". Fails with ERR_CONFIG, which
+ * names the offset and what was expected there. */
 int filter_new(const char *events, const char *where, struct filter **ret, struct error *err);
 void filter_free(struct filter *f);
 

@@ -198,8 +198,8 @@ static const struct {
     [MESSAGE_CONTRACT] = {STR("application/json"), write_envelope, true},
 };
 
-/* Returns how many bytes the headers of an event add to the text at most: the fields and headers of
- * the event, and a prefix and a name for each. */
+/* Returns an upper bound on the bytes that headers add to the text: the event's fields and headers,
+ * and a prefix and a name for each. */
 static size_t headers_bound(const struct message_style *s, const struct event *ev)
 {
     size_t each = CLOUDEVENTS_NAME_MAX;
@@ -225,10 +225,10 @@ int message_make(const struct message_style *s, const struct event *ev, struct s
     if (formats[s->format].write(&m, err) != 0)
         return -1;
     if (m.too_many)
-        return err_set(err, ERR_INVALID, "it has more headers than the %d that a message may have",
+        return err_set(err, ERR_INVALID, "the event has too many headers; a message may have %d",
                        MESSAGE_HEADERS);
     if (text->full)
-        return err_set(err, ERR_INVALID, "it takes more than %zu bytes", text->max);
+        return err_set(err, ERR_INVALID, "the message takes more than %zu bytes", text->max);
     if (text->failed)
         return err_nomem(err);
 

@@ -22,7 +22,7 @@ struct cloudevents_headers {
 };
 
 /* cloudevents_headers collects the headers in one pass; of duplicates the last one applies. Fails
- * with ERR_INVALID if they are too many. *ret borrows from the event. */
+ * with ERR_INVALID if there are too many. *ret borrows from the event. */
 int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret, struct error *err);
 
 /* cloudevents_binary appends the attributes as header lines, "ce-id: ...", each ending with a NUL.
@@ -88,7 +88,7 @@ struct message_style {
 /* message_make fills in *ret, whose strings are borrowed from the event or live in `text` until
  * `text` is reused. `destination` is the name of the stream, topic, subject or queue, for
  * MESSAGE_CONTRACT; consumer and attempt are for MESSAGE_JSON. Fails with ERR_INVALID if the event
- * can never be expressed; otherwise with ERR_NOMEM; *ret is undefined then.
+ * can never be expressed, otherwise with ERR_NOMEM; *ret is then undefined.
  *
  * MESSAGE_PLAIN has the headers id, type, aggregate_type, aggregate_id, key, seq, version, time and
  * tenant, if the event has them. It also has the event's own headers under their names, except for

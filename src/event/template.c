@@ -99,12 +99,12 @@ static int compile(struct template *t, struct error *err)
             n = (size_t)(end + 1 - p);
         }
         if (t->n == PARTS_MAX)
-            return err_set(err, ERR_CONFIG, "more than %d parts in a name", PARTS_MAX);
+            return err_set(err, ERR_CONFIG, "the name has more than %d parts", PARTS_MAX);
         t->part[t->n++] = part;
         p += n;
     }
     if (t->n == 0)
-        return err_set(err, ERR_CONFIG, "an empty name");
+        return err_set(err, ERR_CONFIG, "the name is empty");
     return 0;
 }
 
@@ -147,8 +147,8 @@ static int get_field(const struct part *p, const struct event *ev, struct str *r
     if (p->index < 0 && s.p)
         return 0;
     if (p->index < 0)
-        return err_set(err, ERR_INVALID, "it has no %s, which the name of its destination requires",
-                       name);
+        return err_set(err, ERR_INVALID,
+                       "the event has no %s, which the destination's name requires", name);
 
     for (int left = p->index; s.p; left--) {
         const char *dot = s.n ? memchr(s.p, '.', s.n) : NULL;
@@ -162,8 +162,8 @@ static int get_field(const struct part *p, const struct event *ev, struct str *r
         s = (struct str){dot + 1, s.n - n - 1};
     }
     return err_set(err, ERR_INVALID,
-                   "its %s has no part number %d, which the name of its destination requires", name,
-                   p->index);
+                   "the event's %s has no part number %d, which the destination's name requires",
+                   name, p->index);
 }
 
 /* Returns the value of a header of the event, including its quotes. */
@@ -174,7 +174,7 @@ static int get_header(const struct part *p, const struct event *ev, struct str *
     bool found = event_headers_of(ev, &all) && json_get(all, p->text, &v) && v.type == JSON_STRING;
     if (!found)
         return err_set(err, ERR_INVALID,
-                       "it has no header %.*s, which the name of its destination requires",
+                       "the event has no header %.*s, which the destination's name requires",
                        (int)p->text.n, p->text.p);
     *ret = v.raw;
     return 0;
@@ -230,16 +230,15 @@ int template_write(const struct template *t, const struct event *ev, template_es
             return -1;
 
     if (w.length > b->max)
-        return err_set(err, ERR_INVALID,
-                       "the name of its destination has %zu bytes; the limit is %zu", w.length,
-                       b->max);
+        return err_set(err, ERR_INVALID, "the destination's name has %zu bytes; the limit is %zu",
+                       w.length, b->max);
     if (b->failed)
         return err_nomem(err);
     if (b->n == before)
-        return err_set(err, ERR_INVALID, "the name of its destination is empty");
+        return err_set(err, ERR_INVALID, "the destination's name is empty");
     if (!text_plain((struct str){b->p + before, b->n - before}))
         return err_set(err, ERR_INVALID,
-                       "the name of its destination has a control character or is not UTF-8");
+                       "the destination's name has a control character or is not UTF-8");
     return 0;
 }
 

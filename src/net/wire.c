@@ -206,7 +206,7 @@ static int call_failed(struct tls *t, int rc, struct error *err)
     if (verdict == X509_V_OK)
         return failed(err, "TLS", "");
     ERR_clear_error();
-    return err_set(err, ERR_UNAVAILABLE, "its certificate is not valid: %s",
+    return err_set(err, ERR_UNAVAILABLE, "the server's certificate is not valid: %s",
                    X509_verify_cert_error_string(verdict));
 }
 

@@ -60,7 +60,7 @@ void wire_release(struct wire *w);
  * connection. */
 int wire_open(struct wire *w, const struct wire_peer *peer, struct error *err);
 /* wire_drop drops the connection, and wipes the login, which may have contained a password. It
- * keeps what is queued. wire_close drops that too. A closed connection is valid. */
+ * keeps what is queued. wire_close discards that too. A closed connection is valid. */
 void wire_drop(struct wire *w);
 void wire_close(struct wire *w);
 /* wire_hold closes the connection, but allows bytes to be queued for a later wire_open. */

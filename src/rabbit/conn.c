@@ -12,7 +12,7 @@
 
 #define LOGIN_MAX 16384              /* bytes of the login */
 #define READ_SIZE 65536              /* of one read */
-#define READS_MAX 64                 /* reads per call of rabbit_conn_drive */
+#define READS_MAX 64                 /* reads per call to rabbit_conn_drive */
 #define IN_MAX ((size_t)1 << 20)     /* an incomplete frame and the data read after it */
 #define LOGIN_NS (10 * 1000 * MS_NS) /* time limit of the login, per node */
 #define POOL_PAGE 4096
@@ -51,8 +51,8 @@ static void disconnect(struct rabbit_conn *c)
 
 void rabbit_conn_close(struct rabbit_conn *c)
 {
-    /* Without connection.close, the broker logs that the client vanished. It cannot follow a
-     * partially written frame. */
+    /* Without connection.close, the broker logs that the client vanished. The method cannot follow
+     * a partially written frame. */
     struct error err;
     if (c->wire.state == WIRE_READY && c->wire.sent == 0) {
         amqp_connection_close_t bye = {.reply_code = AMQP_REPLY_SUCCESS,
@@ -170,7 +170,7 @@ static bool has_word(struct str list, const char *word)
     return false;
 }
 
-/* Announces our capabilities. Without these, the broker closes the connection on a refused login
+/* Announces our capabilities. Without these, the broker refuses a login by closing the connection
  * without a reason, and does not notify us of alarms. */
 static int start_ok(struct rabbit_conn *c, const char *mechanism, struct str response,
                     struct error *err)
@@ -346,7 +346,7 @@ static int handle_frame(struct rabbit_conn *c, const struct rabbit_frame *f, rab
     } else if (has_method) {
         rc = handle_method(c, &m, &login_done, err);
     } else if (f->type != RABBIT_HEARTBEAT) {
-        err_set(err, ERR_INVALID, "it sent a message on channel 0");
+        err_set(err, ERR_INVALID, "the broker sent a message on channel 0");
         rc = protocol_error(c, err);
     }
     if (login_done)

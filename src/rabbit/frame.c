@@ -57,11 +57,11 @@ ssize_t rabbit_frame_next(struct str in, size_t max, struct rabbit_frame *ret, s
         return 0;
     uint64_t type = (unsigned char)in.p[0];
     if (type == 'A')
-        return err_set(err, ERR_INVALID, "it speaks a version of AMQP other than 0-9-1");
+        return err_set(err, ERR_INVALID, "the broker speaks a version of AMQP other than 0-9-1");
     bool known = type == RABBIT_METHOD || type == RABBIT_HEADER || type == RABBIT_BODY ||
                  type == RABBIT_HEARTBEAT;
     if (!known)
-        return err_set(err, ERR_INVALID, "it does not speak AMQP 0-9-1");
+        return err_set(err, ERR_INVALID, "the server does not speak AMQP 0-9-1");
     if (in.n < HEAD)
         return 0;
 
@@ -70,12 +70,12 @@ ssize_t rabbit_frame_next(struct str in, size_t max, struct rabbit_frame *ret, s
     size_t size = (size_t)number(&c, 4);
     if (size + AROUND > max)
         return err_set(err, ERR_INVALID,
-                       "it sent a frame of %zu bytes; the negotiated limit is %zu", size + AROUND,
-                       max);
+                       "the broker sent a frame of %zu bytes; the negotiated limit is %zu",
+                       size + AROUND, max);
     if (in.n < size + AROUND)
         return 0;
     if ((unsigned char)in.p[HEAD + size] != FRAME_END)
-        return err_set(err, ERR_INVALID, "it sent a frame without an end marker");
+        return err_set(err, ERR_INVALID, "the broker sent a frame without an end marker");
     *ret = (struct rabbit_frame){(enum rabbit_frame_type)type, channel, {in.p + HEAD, size}};
     return (ssize_t)(size + AROUND);
 }
@@ -112,11 +112,11 @@ int rabbit_frame_method(const struct rabbit_frame *f, amqp_pool_t *pool, amqp_me
     amqp_method_number_t id = (amqp_method_number_t)number(&c, 4);
     bool fits = !c.bad && f->payload.n + AROUND <= RABBIT_FRAME_MIN;
     if (!fits || !is_expected(id))
-        return err_set(err, ERR_INVALID, "it sent an unexpected method");
+        return err_set(err, ERR_INVALID, "the broker sent an unexpected method");
 
     void *decoded = NULL;
     if (amqp_decode_method(id, pool, rabbit_bytes(c.rest), &decoded) < 0 || !decoded)
-        return err_set(err, ERR_INVALID, "it sent an invalid method");
+        return err_set(err, ERR_INVALID, "the broker sent an invalid method");
     *ret = (amqp_method_t){.id = id, .decoded = decoded};
     return 0;
 }
@@ -156,7 +156,7 @@ int rabbit_frame_header(const struct rabbit_frame *f, struct rabbit_header *ret,
         h.type = text(&c, 1);
 
     if (c.bad || class != BASIC_CLASS || more_flags)
-        return err_set(err, ERR_INVALID, "it sent a message with an invalid header frame");
+        return err_set(err, ERR_INVALID, "the broker sent a message with an invalid header frame");
     *ret = h;
     return 0;
 }
@@ -233,7 +233,7 @@ int rabbit_frame_fields(struct str table, rabbit_field_fn *field, void *ctx, str
     while (c.rest.n > 0 && !c.bad)
         read_field(&c, field, ctx);
     if (c.bad)
-        return err_set(err, ERR_INVALID, "it sent invalid headers");
+        return err_set(err, ERR_INVALID, "the broker sent invalid headers");
     return 0;
 }
 
@@ -317,9 +317,10 @@ int rabbit_frame_put_content(struct buf *b, uint16_t channel, amqp_basic_propert
     int n = amqp_encode_properties(BASIC_CLASS, p, at);
     size_t whole = (size_t)n + CONTENT_HEAD + AROUND;
     if (n < 0 || whole > frame_max)
-        return err_set(err, ERR_INVALID,
-                       "its headers take %zu bytes; the broker's limit for a frame is %zu",
-                       n < 0 ? room : whole, frame_max);
+        return err_set(
+            err, ERR_INVALID,
+            "the message's headers take %zu bytes; the broker's limit for a frame is %zu",
+            n < 0 ? room : whole, frame_max);
 
     put_number(to + HEAD, BASIC_CLASS, 2);
     put_number(to + HEAD + 2, 0, 2);

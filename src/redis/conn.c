@@ -11,10 +11,10 @@
 #include "base/utf8.h"
 
 #define GREET_MAX 16384 /* bytes of the greeting, and of each reply to it */
-/* A text with this many leading bytes of the password counts as repeating it. */
+/* A text that contains this many leading bytes of the password counts as repeating it. */
 #define SECRET_TOLD 16
 #define READ_SIZE 65536
-#define READS_MAX 64           /* reads per call of redis_conn_drive */
+#define READS_MAX 64           /* reads per call to redis_conn_drive */
 #define ELEMENTS_MAX (1 << 20) /* elements of an array in a reply */
 #define WAIT_MAX_MS 60000      /* of one poll */
 #define HALF_MAX 20            /* digits of 64 bits */
@@ -137,11 +137,11 @@ static int take_greeting(struct redis_conn *c, const redisReply *r, struct error
                 r->element[0]->type == REDIS_REPLY_STRING;
     if (told && strcmp(r->element[0]->str, "master") == 0)
         return 0;
-    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s is not a master now", c->url->label);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s is not a master", c->url->label);
 }
 
-/* hiredis' own function with a limit, because it allocates all announced elements of a reply before
- * any of them has arrived. */
+/* Like hiredis' own function, but with a limit: that one allocates all announced elements of a
+ * reply before any of them has arrived. */
 #if HIREDIS_MAJOR >= 1
 static void *make_array(const redisReadTask *task, size_t n)
 #else
@@ -361,7 +361,8 @@ fail:
 /* docs/brokers.md documents this table, and a test compares them. */
 #define CLUSTER "this is a server of a cluster: use redis-cluster://HOST:PORT,.../?stream=NAME"
 #define RIGHTS "see ACL GETUSER"
-#define NO_ID "no id is left above the stream's last one: lower it by XSETID, or use another stream"
+#define NO_ID \
+    "no id is left above the stream's last id: lower that with XSETID, or use another stream"
 
 const struct redis_error redis_errors[] = {
     /* The state of the server; temporary. */
@@ -387,7 +388,7 @@ const struct redis_error redis_errors[] = {
      "set password-file=FILE or OUTBOX_REDIS_PASSWORD"},
     {"ERR invalid password", REDIS_FAULT_LOGIN, true, NULL},
 
-    /* The permission may be missing for one key only, or for the command: then no key can be
+    /* The permission may be missing for one key only, or for the command, so that no key can be
      * written. */
     {"NOPERM this user has no permissions to access one of the keys", REDIS_FAULT_STREAM, false,
      RIGHTS},
@@ -407,7 +408,7 @@ const struct redis_error redis_errors[] = {
 
     /* The event is too large. */
     {"ERR Protocol error: invalid bulk length", REDIS_FAULT_SIZE, true,
-     "it is larger than proto-max-bulk-len"},
+     "the event is larger than proto-max-bulk-len"},
     {"ERR Protocol error: too big", REDIS_FAULT_SIZE, true, "see the limits of the server"},
     {"ERR Protocol error", REDIS_FAULT_AWAY, true, NULL},
 

@@ -13,7 +13,7 @@
 
 #define BROKER_CAUTION 900
 
-/* What the kinds of broker sink differ in. */
+/* What distinguishes the kinds of broker sink. */
 struct broker_kind {
     const char *name;             /* "kafka" */
     const char *destination;      /* what the template in its URL names: "topic" */
@@ -108,7 +108,7 @@ void broker_settings_release(const struct option_def *table, void *settings);
 /* broker_check_files checks that the files read for each connection exist. A file missing at
  * startup is a configuration mistake: ERR_CONFIG. NULL entries are skipped. */
 int broker_check_files(const char *const *files, size_t n, struct error *err);
-/* broker_check_url does so for the files of a URL, and refuses those of TLS if the scheme is not
+/* broker_check_url does the same for the files of a URL, and refuses TLS files unless the scheme is
  * `secure`, the one with TLS. */
 int broker_check_url(const struct url *u, const char *secure, struct error *err);
 

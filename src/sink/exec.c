@@ -43,7 +43,7 @@ enum told {
 
 /* A running command, the leader of its own process group. (1) d == NULL: the slot is free. (2)
  * exited: the shell has ended but is not reaped yet, so its process group id cannot be reused. (3)
- * `told` only grows. (4) errfd < 0: the other end is closed. */
+ * `told` never decreases. (4) errfd < 0: the other end is closed. */
 struct run {
     struct delivery *d;
     pid_t pid;
@@ -202,8 +202,8 @@ static int write_line(const struct exec *x, int fd, struct error *err)
         bool limited = errno == EFBIG && getrlimit(RLIMIT_FSIZE, &limit) == 0;
         if (limited && x->line.n > limit.rlim_cur)
             return err_class(err, ERR_INVALID, CLASS_REJECT, EFBIG,
-                             "its line of %zu bytes exceeds the file size limit of this process: "
-                             "%llu (ulimit -f)",
+                             "the event's line of %zu bytes exceeds the file size limit of this "
+                             "process: %llu (ulimit -f)",
                              x->line.n, (unsigned long long)limit.rlim_cur);
         return not_started(err, "could not write its input");
     }
@@ -277,7 +277,8 @@ static int start_shell(struct exec *x, struct run *r, struct exec_start *s, stru
     size_t facts = exec_env_bytes(x->env);
     if (errno == E2BIG && facts > FACTS_MAX)
         return err_class(err, ERR_INVALID, CLASS_REJECT, E2BIG,
-                         "its environment takes %zu bytes, more than the system allows", facts);
+                         "the event's environment takes %zu bytes, more than the system allows",
+                         facts);
     if (errno == E2BIG)
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, E2BIG,
                          "could not start the command: the environment of this process uses all "
@@ -600,7 +601,7 @@ static int exec_open(const struct sink_config *cfg, struct sink **ret, struct er
 const struct sink_ops exec_ops = {
     .scheme = "exec",
     .synopsis = "exec:COMMAND",
-    .help = "runs a shell command per event: the event on stdin, exit status 0 means delivered",
+    .help = "runs a shell command per event, which is on stdin; exit status 0 means delivered",
     .open = exec_open,
     .close = exec_close,
     .submit = exec_submit,

@@ -1,6 +1,6 @@
 /* exec_env.h: the environment of a command: selected variables of this process, and facts about the
- * event; default signals, and none of our descriptors. No other variable is passed on, because a
- * relay's environment holds passwords. */
+ * event; default signal handling, and none of our descriptors. No other variable is passed on,
+ * because a relay's environment holds passwords. */
 #ifndef SINK_EXEC_ENV_H
 #define SINK_EXEC_ENV_H
 

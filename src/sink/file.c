@@ -17,7 +17,7 @@
 
 #define TRIES_MAX 8
 #define MODE 0640 /* of a file that we create, unless file-mode is set */
-/* A relay holds the lock for less than this while appending; any longer holder is another
+/* A relay holds the lock for less than this while appending; whoever holds it longer is another
  * program. */
 #define LOCK_WAIT_NS (INT64_C(1000) * MS_NS)
 #define LOCK_PAUSE_MIN_NS (1 * MS_NS)
@@ -96,7 +96,7 @@ static int open_at(struct file *f, const struct place *at, struct error *err)
 
     struct stat st;
     if (fstat(f->fd, &st) != 0)
-        return failed(f, "look at", err);
+        return failed(f, "examine", err);
     if (!is_usable(&st))
         return err_set(err, ERR_UNAVAILABLE, "%s is no longer a file", f->path);
     f->regular = S_ISREG(st.st_mode);
@@ -110,7 +110,7 @@ static int open_at(struct file *f, const struct place *at, struct error *err)
 /* The result of opening and locking the file: locked, locked by another process, or failed. */
 enum entry { ENTRY_IN, ENTRY_BUSY, ENTRY_FAILED };
 
-/* Locks the file without ever blocking: a process may keep the lock for hours, and we must notice a
+/* Locks the file without ever blocking: a process may hold the lock for hours, and we must notice a
  * request to stop. Devices are not locked. */
 static enum entry lock_fd(const struct file *f, struct error *err)
 {
@@ -129,8 +129,8 @@ static enum entry lock_fd(const struct file *f, struct error *err)
 }
 
 /* Opens the file if necessary and locks it. Checks the path while holding the lock, because log
- * rotation may have moved the file since the last drive, or during our wait. Sets *ret_st unless it
- * failed. */
+ * rotation may have moved the file since the last drive, or while we waited. Sets *ret_st unless it
+ * fails. */
 static enum entry enter(struct file *f, struct stat *ret_st, struct error *err)
 {
     for (int i = 0; i < TRIES_MAX; i++) {
@@ -147,7 +147,7 @@ static enum entry enter(struct file *f, struct stat *ret_st, struct error *err)
         if (entry == ENTRY_FAILED)
             return ENTRY_FAILED;
         if (fstat(f->fd, ret_st) != 0) {
-            failed(f, "look at", err);
+            failed(f, "examine", err);
             return ENTRY_FAILED;
         }
         struct stat now;
@@ -157,12 +157,12 @@ static enum entry enter(struct file *f, struct stat *ret_st, struct error *err)
             return entry;
         drop_fd(f);
     }
-    err_set(err, ERR_UNAVAILABLE, "%s is replaced again and again", f->path);
+    err_set(err, ERR_UNAVAILABLE, "%s keeps being replaced", f->path);
     return ENTRY_FAILED;
 }
 
 /* Schedules the next try for the lock. Another relay needs the lock only briefly, so we retry soon,
- * without blocking our thread. Returns false if another process keeps the lock longer; the sink is
+ * without blocking our thread. Returns false if another process holds the lock longer; the sink is
  * then down. */
 static bool still_busy(struct file *f, struct error *err)
 {
@@ -337,7 +337,7 @@ static size_t file_fds(struct sink *sk, struct pollfd *out, size_t max)
 static void file_cancel(struct sink *sk)
 {
     struct error err;
-    err_set(&err, ERR_UNAVAILABLE, "cancelled before it was written");
+    err_set(&err, ERR_UNAVAILABLE, "cancelled before the event was written");
     end_all((struct file *)sk, SINK_CANCELLED, &err);
 }
 
@@ -359,7 +359,7 @@ static int check_path(const char *path, struct error *err)
     bool host = strncmp(path, "//", 2) == 0 && path[2] != '/';
     if (host)
         return err_set(err, ERR_CONFIG,
-                       "file: this names a host instead of a path: write file:PATH or "
+                       "file: the URL names a host instead of a path: write file:PATH or "
                        "file:///PATH");
     if (path[n - 1] == '/')
         return err_set(err, ERR_CONFIG, "%s names a directory, not a file", path);

@@ -19,7 +19,7 @@ typedef enum sink_status handler_fn(struct handler_call *call, const struct deli
 struct handler {
     const char *name;    /* borrowed; NULL without a guard */
     const char *pattern; /* of event types; several patterns are separated by commas; borrowed */
-    bool external;       /* has effects outside the database, so it gets no transaction */
+    bool external;       /* has effects outside the database, so it runs without a transaction */
     handler_fn *fn;
     void *ctx;
 };
@@ -27,10 +27,10 @@ struct handler {
 /* The guard's decision before a handler is called. */
 enum handler_entry {
     HANDLER_RUN,
-    HANDLER_SKIP,   /* it has already handled this event */
-    HANDLER_FAIL,   /* it failed for the reason in call->text; do not call it now */
-    HANDLER_REFUSE, /* never call it again for this event; call->text has the reason */
-    HANDLER_WAIT,   /* do not call it yet; call->text has the reason */
+    HANDLER_SKIP,   /* the handler has already handled this event */
+    HANDLER_FAIL,   /* entering failed for the reason in call->text; do not call the handler now */
+    HANDLER_REFUSE, /* never call the handler again for this event; call->text has the reason */
+    HANDLER_WAIT,   /* do not call the handler yet; call->text has the reason */
 };
 
 /* A guard makes each handler take effect exactly once. The sink calls enter before each handler.

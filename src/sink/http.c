@@ -83,8 +83,8 @@ static void take_back(struct http *h, struct request *r, const struct sink_resul
 
 /* ---- submitting ---- */
 
-/* Reports a result for the first delivery without sending it, provided that none is in flight: an
- * idle sink must accept one. Returns how many deliveries it accepted. */
+/* Reports a result for the first delivery without sending it if none is in flight: an idle sink
+ * must accept one. Returns how many deliveries it accepted. */
 static size_t answer_one(struct http *h, struct delivery *const *d, size_t n,
                          const struct sink_result *res)
 {

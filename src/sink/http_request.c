@@ -12,7 +12,8 @@
 
 #define ID_MAX 255   /* bytes; a UUID has 36 */
 #define SECRET_MIN 4 /* anything shorter is not searched for: it would match by chance */
-#define WORD_MAX 11 /* a longer part of the path may be a token; a shorter one, if it has a digit */
+/* A longer part of the path may be a token; a shorter one too, if it has a digit. */
+#define WORD_MAX 11
 /* An endpoint's header cannot pause us for longer. */
 #define RETRY_AFTER_MAX_S 3600
 
@@ -38,17 +39,17 @@ static int check_event(const struct http *h, const struct event *ev, struct erro
     for (size_t i = 0; sound && i < ev->id.n; i++)
         sound = memchr(plain, ev->id.p[i], sizeof plain - 1);
     if (!sound)
-        return err_set(err, ERR_INVALID, "its id cannot be written in a header line");
+        return err_set(err, ERR_INVALID, "the event's id cannot be written in a header line");
 
     bool binary = h->o->mode == HTTP_BINARY;
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         struct str text = texts[i].text;
         if (binary && text.n > texts[i].max)
             return err_set(err, ERR_INVALID,
-                           "its %s has %zu bytes; the limit in a header line is %zu", texts[i].name,
-                           text.n, texts[i].max);
+                           "the event's %s has %zu bytes; the limit in a header line is %zu",
+                           texts[i].name, text.n, texts[i].max);
         if (!binary && text.n > 0 && !utf8_valid(text, NULL))
-            return err_set(err, ERR_INVALID, "its %s is not UTF-8", texts[i].name);
+            return err_set(err, ERR_INVALID, "the event's %s is not UTF-8", texts[i].name);
     }
     return 0;
 }
@@ -83,7 +84,8 @@ static int make_lines(struct request *r, const struct cloudevents_headers *more,
     cloudevents_trace(b, more);
     buf_add(b, h->extra.p, h->extra.n);
     if (b->full)
-        return err_set(err, ERR_INVALID, "its headers take more than %zu bytes", HTTP_HEAD_MAX);
+        return err_set(err, ERR_INVALID, "the request's headers take more than %zu bytes",
+                       HTTP_HEAD_MAX);
     if (b->failed)
         return err_nomem(err);
 
@@ -117,7 +119,8 @@ int http_request_make(struct request *r, struct error *err)
         body = (struct str){r->body.p, r->body.n};
     }
     if (r->body.full)
-        return err_set(err, ERR_INVALID, "it takes more than %zu bytes", HTTP_BODY_MAX);
+        return err_set(err, ERR_INVALID, "the request's body takes more than %zu bytes",
+                       HTTP_BODY_MAX);
     if (r->body.failed)
         return err_nomem(err);
     if (make_lines(r, &more, body, err) != 0)
@@ -150,11 +153,11 @@ static const struct {
     {409, 409, SINK_REJECT, ""},
     {410, 410, SINK_PAUSE, "; the endpoint no longer accepts events"},
     {411, 412, SINK_REJECT, ""},
-    {413, 413, SINK_REJECT, "; the event is too large for it"},
+    {413, 413, SINK_REJECT, "; the event is too large for the endpoint"},
     {414, 416, SINK_REJECT, ""},
     {422, 422, SINK_REJECT, ""},
     {429, 429, SINK_DOWN, ""},
-    {431, 431, SINK_REJECT, "; its headers are too large for it"},
+    {431, 431, SINK_REJECT, "; the event's headers are too large for the endpoint"},
     {503, 503, SINK_DOWN, ""},
     {0, 999, SINK_RETRY, ""},
 };
@@ -186,8 +189,8 @@ static bool repeats_header(const struct http *h, const char *text)
     return false;
 }
 
-/* Returns whether a response repeats what many endpoints have their tokens in: the path of the URL,
- * a part of it that may be a token, or a part of the query. */
+/* Returns whether a response repeats a part of the URL that often holds a token: the path, a part
+ * of it that may be a token, or a part of the query. */
 static bool repeats_url(const struct http *h, const char *text)
 {
     const char *host = strstr(h->base.cfg.url, "://") + 3;
@@ -253,7 +256,7 @@ static void explain_failure(const struct request *r, CURLcode rc, char text[HTTP
     char why[CURL_ERROR_SIZE];
     text_clean(why, sizeof why, said, strlen(said));
 
-    /* curl reports out of memory also if a header line is too long. */
+    /* curl also reports out of memory if a header line is too long. */
     bool long_header = rc == CURLE_OUT_OF_MEMORY && was_sent(r);
     if (r->refused)
         snprintf(text, HTTP_TEXT,
@@ -276,7 +279,7 @@ static void explain_failure(const struct request *r, CURLcode rc, char text[HTTP
 
 /* Returns the result of a request without a response. If the request was never sent, the event is
  * not at fault. Otherwise the event may have crashed the endpoint, so the failure counts as an
- * attempt; otherwise one event could block all others forever. */
+ * attempt: if it did not, one event could block all others forever. */
 static struct sink_result judge_failure(const struct request *r, CURLcode rc, char text[HTTP_TEXT])
 {
     struct sink_result res = {.status = SINK_RETRY, .native = (int)rc, .text = text};

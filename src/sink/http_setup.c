@@ -237,8 +237,7 @@ static curl_socket_t open_socket(void *request, curlsocktype purpose, struct cur
 /* ---- the URL ---- */
 
 /* Rejects an address that no request could connect to, and records whether the host is this
- * machine. The addresses that a name resolves to are checked for each connection, also by
- * refused_as. */
+ * machine. For each connection, refused_as also checks the address that a name resolves to. */
 static int check_host(struct http *h, const char *host, struct error *err)
 {
     char address[INET6_ADDRSTRLEN];
@@ -418,7 +417,7 @@ void http_teardown(struct http *h)
 
 /* ---- a request's handle ---- */
 
-/* Counts the bytes of a response and keeps its beginning, the source of the reason. Aborts a
+/* Counts the bytes of a response and keeps its beginning, which the reason quotes. Aborts a
  * response that is too long. */
 static size_t keep(char *p, size_t size, size_t n, void *request)
 {

@@ -109,9 +109,9 @@ const char *kafka_topic_name(struct kafka_sink *k, const struct event *ev, struc
     if (fits && !reserved)
         return k->topic;
     if (reserved)
-        err_set(err, ERR_INVALID, "its topic would be called %s", k->topic);
+        err_set(err, ERR_INVALID, "the event's topic would be called %s", k->topic);
     else
-        err_set(err, ERR_INVALID, "the name of its topic would exceed %d characters",
+        err_set(err, ERR_INVALID, "the name of the event's topic would exceed %d characters",
                 KAFKA_TOPIC_MAX);
     k->topic[0] = '\0';
     return NULL;
@@ -500,7 +500,7 @@ static const struct broker_kind kafka_kind = {
 };
 BROKER_OPEN(kafka)
 
-/* Queries the topic until a reply arrives, the time is over, or no broker is reachable. */
+/* Queries the topic until a reply arrives, time runs out, or no broker is reachable. */
 static rd_kafka_resp_err_t ask_topic(struct kafka_sink *k, int64_t timeout_ms)
 {
     const rd_kafka_metadata_t *md;

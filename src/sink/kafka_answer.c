@@ -228,7 +228,8 @@ static void break_off(struct kafka_sink *k, rd_kafka_resp_err_t code)
         return;
     k->breaking = true;
     k->break_by = broker_now(&k->b) + BREAK_NS;
-    /* A topic that accepts nothing would return its queued events too late: purge them. */
+    /* If the topic accepts nothing, the producer would return queued events too late: purge
+     * them. */
     bool nothing_goes_out = k->b.fixed && k->p && meaning_of(code) == KAFKA_TOPIC;
     if (nothing_goes_out)
         rd_kafka_purge(k->p->rk, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_NON_BLOCKING);

@@ -104,7 +104,8 @@ struct kafka_topic_facts {
 
 /* A producer and the topic check that started with it. (1) `check` is joined before the producer is
  * destroyed. (2) `facts` may be read once `checked` is set. (3) A retired producer is destroyed by
- * a thread, `closer`, because that may take long; `gone` is the last that this thread sets. */
+ * a thread, `closer`, because that may take long; `gone` is the last field that this thread
+ * sets. */
 struct kafka_producer {
     rd_kafka_t *rk;
     rd_kafka_queue_t *queue;

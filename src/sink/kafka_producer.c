@@ -13,7 +13,7 @@
 #define RECONNECT_MAX_MS "1000" /* between attempts to connect */
 #define ASK_MIN_MS 1000
 #define ASK_MAX_MS 15000
-#define NO_TOPIC_MS "3000" /* grace period for an unknown topic, which may still be in creation */
+#define NO_TOPIC_MS "3000" /* grace period for an unknown topic: its creation may be in progress */
 #define MESSAGE_MAX "200000000" /* bytes: no limit besides those of the brokers */
 #define SLICE_MS 100            /* polling interval, to check whether to stop */
 
@@ -162,7 +162,7 @@ static int make_conf(const struct kafka_sink *k, rd_kafka_conf_t **ret, struct e
     return 0;
 }
 
-/* Destroys a producer, but for its memory, after waiting for its threads. */
+/* Waits for the threads of a producer and destroys it, but does not free its memory. */
 static void *destroy_producer(void *producer)
 {
     struct kafka_producer *p = producer;

@@ -25,7 +25,7 @@ static const struct {
     {"max.in.flight", "more requests in flight would change the order of events"},
     {"retries", "fewer retries would break up batches"},
     {"message.send.max.retries", "fewer retries would break up batches"},
-    {"queuing.strategy", "it would change the order of events"},
+    {"queuing.strategy", "another strategy would change the order of events"},
     {"delivery.report.only.error", "no event would ever count as delivered"},
     {"transactional.id", "a producer with the same name elsewhere would end ours"},
     {"bootstrap.servers", "the hosts of the URL apply instead"},
@@ -40,11 +40,11 @@ static const struct {
     {"ssl.key.p", "a secret does not belong in a URL; use cert=FILE and key=FILE"},
     {"ssl.keystore.password", "a secret does not belong in a URL; use cert=FILE and key=FILE"},
     {"sasl.oauthbearer.client.secret", "a secret does not belong in a URL"},
-    {"plugin.library.paths", "it would load and run other code"},
-    {"test.", "it would simulate brokers and deliver nothing"},
+    {"plugin.library.paths", "plugins would run other code in this process"},
+    {"test.", "simulated brokers would deliver nothing"},
     {"log", "the relay does the logging"},
-    {"opaque", "it is internal"},
-    {"enabled_events", "it is internal"},
+    {"opaque", "the property is internal"},
+    {"enabled_events", "the property is internal"},
 };
 
 static int check_property(const char *name, const char *value, struct error *err)

@@ -83,7 +83,7 @@ size_t line_queue_submit(struct line_queue *q, struct delivery *const *d, size_t
     if (!stuck)
         return taken;
 
-    /* Memory is too short even for one line. An idle sink must accept a delivery anyway, and
+    /* Memory does not suffice even for one line. An idle sink must accept a delivery anyway, and
      * reports the failure. */
     struct error err;
     err_nomem(&err);
@@ -119,7 +119,7 @@ static void answer_too_long(const struct line_queue *q, struct delivery *d)
     struct error err;
     getrlimit(RLIMIT_FSIZE, &limit);
     err_set(&err, ERR_INVALID,
-            "its line exceeds the file size limit of this process: %llu bytes (ulimit -f)",
+            "the event's line exceeds the file size limit of this process: %llu bytes (ulimit -f)",
             (unsigned long long)limit.rlim_cur);
     struct sink_result res = {
         .status = SINK_REJECT, .native = EFBIG, .text = err.text, .unasked = true};

@@ -1,6 +1,6 @@
 /* nats.c: the sink that publishes to a NATS JetStream stream: many messages in flight, each with
- * our own deadline; the subject of a reply identifies its message. What JetStream replies, or fails
- * to, decides the results of events. */
+ * our own deadline; the subject of a reply identifies its message. JetStream's replies, and missing
+ * replies, decide the results of events. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -54,7 +54,7 @@ static const struct nats_meaning meanings[] = {
     /* The stream or the subject. */
     {10059, NULL, SINK_REFUSED, "the stream does not exist"},
     {10060, NULL, SINK_REFUSED, "the subject belongs to a stream other than the one in the URL"},
-    {10065, NULL, SINK_REFUSED, "with create=on: another stream has its subjects"},
+    {10065, NULL, SINK_REFUSED, "with create=on: another stream already has these subjects"},
     {10109, NULL, SINK_REFUSED, "the stream is sealed"},
 
     /* Event. */
@@ -228,7 +228,7 @@ static void handle_answer(struct nats_sink *n, const struct nats_answer *a)
         break;
     case NATS_TOO_LARGE:
         r.status = SINK_REJECT;
-        r.text = "it is larger than the server's max_payload";
+        r.text = "the message is larger than the server's max_payload";
         break;
     case NATS_NOT_ANSWERED:
     case NATS_NOT_ALLOWED:
@@ -284,8 +284,8 @@ static bool send_item(struct nats_sink *n, struct nats_item *it, uint64_t token)
 }
 
 /* Returns the sequence of an event among the stream's last messages from before we connected; 0 if
- * it is not among them. Only a limited number of events can be: those that were in flight, in this
- * relay or in one that vanished. */
+ * it is not among them. Only a limited number of events can be among them: those that were in
+ * flight, in this relay or in one that vanished. */
 static uint64_t find_stored(struct nats_sink *n, const struct event *ev)
 {
     if (n->lookups_left == 0)

@@ -31,7 +31,8 @@ static const struct option_def options[] = {
     {"replicas", "N", "1", "number of replicas of a created stream", option_long,
      .at = offsetof(struct nats_settings, replicas), .min = 1, .max = 5},
     {"exclusive", "on|off", "off",
-     "no other client writes to the stream: many events per key in flight, none stored twice",
+     "no other client writes to the stream, so many events of one key can be in flight, and none "
+     "is stored twice",
      option_bool, .at = offsetof(struct nats_settings, exclusive)},
     {"msg-id", "consumer|event", "consumer",
      "Nats-Msg-Id: the event's id and the consumer's name, or only the event's id", option_choice,

@@ -290,8 +290,8 @@ struct nats_item {
     int64_t sent_at; /* monotonic time of the last send */
 };
 
-/* (1) Tokens grow, and by_token[token % NATS_WINDOW_MAX] is the event with the last token assigned.
- * (2) While `link` is NULL, no event is in flight. (3) With exclusive=on, `chain` is the
+/* (1) Tokens increase, and by_token[token % NATS_WINDOW_MAX] is the event with the last token
+ * assigned. (2) While `link` is NULL, no event is in flight. (3) With exclusive=on, `chain` is the
  * predecessor that the next message expects. */
 struct nats_sink {
     struct broker b;

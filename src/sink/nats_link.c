@@ -161,7 +161,7 @@ int nats_link_process(struct nats_link *l, int timeout_ms, struct error *err)
     if (fds[0].revents)
         wake_fd_clear(l->wake_fd);
     if (is_dropped(l))
-        return err_set(err, ERR_UNAVAILABLE, "given up");
+        return err_set(err, ERR_UNAVAILABLE, "the link was dropped");
     if (fds[1].revents & POLLOUT)
         natsConnection_ProcessWriteEvent(l->nc);
     if (fds[1].revents & ~POLLOUT)
@@ -212,7 +212,7 @@ static int connect_any(struct nats_link *l, struct error *err)
     for (size_t i = 0; i < u->n_hosts; i++) {
         size_t host = atomic_load(&l->plan->host) % u->n_hosts;
         if (is_dropped(l))
-            return err_set(err, ERR_UNAVAILABLE, "given up");
+            return err_set(err, ERR_UNAVAILABLE, "the link was dropped");
         if (nats_connect_host(l, &u->hosts[host], err) == 0)
             return 0;
         atomic_fetch_add(&l->plan->host, 1);

@@ -196,7 +196,8 @@ static int add_header(struct builder *m, const struct message_header *h, struct 
     add_value(b, h->value, m->n->b.style.format == MESSAGE_CLOUDEVENTS);
     buf_addc(b, '\0');
     if (b->full)
-        return err_set(err, ERR_INVALID, "its header %.*s is too long", (int)h->name.n, h->name.p);
+        return err_set(err, ERR_INVALID, "the event's header %.*s is too long", (int)h->name.n,
+                       h->name.p);
     if (b->failed)
         return err_nomem(err);
     return set_header(m, b->p, b->p + at, err);
@@ -215,9 +216,9 @@ struct str nats_message_id(struct nats_sink *n, const struct event *ev)
     return (struct str){text ? text : "", text ? b->n : 0};
 }
 
-/* Adds the header with the message that must be the stream's last when this one is stored. The size
- * counts the longer of the two possible headers, so that whether an event fits does not depend on
- * its predecessor. */
+/* Adds the header that names the message that must be the stream's last when this one is stored.
+ * The size counts the longer of the two possible headers, so that whether an event fits does not
+ * depend on its predecessor. */
 static int add_chain(struct builder *m, size_t id_length, struct error *err)
 {
     static const char by_id[] = "Nats-Expected-Last-Msg-Id";
@@ -275,10 +276,10 @@ static int check_size(const struct builder *m, size_t payload, struct error *err
         whose = "the stream's max_msg_size";
     }
     if (HEAD_EXTRA + m->bytes > HEADERS_MAX)
-        return err_set(err, ERR_INVALID, "its headers take %zu bytes; NATS allows %d",
+        return err_set(err, ERR_INVALID, "the message's headers take %zu bytes; NATS allows %d",
                        HEAD_EXTRA + m->bytes, HEADERS_MAX);
     if (most > 0 && (int64_t)whole > most)
-        return err_set(err, ERR_INVALID, "it takes %zu bytes; %s is %lld", whole, whose,
+        return err_set(err, ERR_INVALID, "the message takes %zu bytes; %s is %lld", whole, whose,
                        (long long)most);
     return 0;
 }
@@ -302,8 +303,8 @@ int nats_message_make(struct nats_sink *n, const struct delivery *d, uint64_t to
     if (!subject)
         return -1;
     if (!nats_subject_whole(str_of(subject)))
-        return err_set(err, ERR_INVALID, "an empty value leaves its subject incomplete: \"%.200s\"",
-                       subject);
+        return err_set(err, ERR_INVALID,
+                       "an empty value leaves the event's subject incomplete: \"%.200s\"", subject);
     if (broker_message(&n->b, d, str_of(subject), &msg, err) != 0)
         return -1;
 

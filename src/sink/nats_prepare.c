@@ -139,9 +139,11 @@ static int wait_until(struct nats_link *l, const bool *flag, int64_t until, bool
 
 static int unanswered(const struct nats_link *l, const char *what, struct error *err)
 {
-    return err_set(err, ERR_UNAVAILABLE,
-                   "%s has not answered %s for %lld ms: it has no leader, or the user may not ask",
-                   l->plan->url.label, what, (long long)l->plan->timeout_ms);
+    return err_set(
+        err, ERR_UNAVAILABLE,
+        "%s has not answered %s for %lld ms: the stream has no leader, or the user lacks "
+        "a permission",
+        l->plan->url.label, what, (long long)l->plan->timeout_ms);
 }
 
 /* Sends a request to JetStream and waits for the reply. `what` is its subject, such as
@@ -233,7 +235,7 @@ static int read_stream(struct nats_link *l, struct error *err)
         return -1;
     if (nats_reply_error(o, &code, said, sizeof said)) {
         if (code != NO_STREAM)
-            return refused(l, "no information", code, said, err);
+            return refused(l, "could not be queried", code, said, err);
         if (!l->plan->set.create)
             return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, NO_STREAM,
                              "%s has no stream %s; create one for %s, or set create=on",
@@ -269,7 +271,7 @@ static int make_consumer(struct nats_link *l, uint64_t from, char ret_name[100],
     if (send_body(l, what, &body, &o, err) != 0)
         return -1;
     if (nats_reply_error(o, &code, said, sizeof said))
-        return refused(l, "its last messages cannot be read", code, said, err);
+        return refused(l, "the last messages cannot be read", code, said, err);
 
     ret_name[0] = '\0';
     struct json v;
@@ -316,7 +318,7 @@ static void set_tail(struct nats_link *l, struct nats_tail *tail)
 
 /* Reads the ids of the stream's last messages: a relay that vanished, or a connection that was
  * lost, may have stored events without a confirmation. Without permission to read them, events may
- * be repeated; an exclusive stream requires it. */
+ * be repeated; an exclusive stream requires this permission. */
 static int look_back(struct nats_link *l, struct error *err)
 {
     const struct nats_stream *st = &l->stream;

@@ -156,7 +156,8 @@ int nats_stream_read(struct str text, const struct nats_settings *set, struct na
     bool understood = json_parse(text, &o, NULL, NULL) == 0 &&
                       json_get(o, STR("config"), &config) && config.type == JSON_OBJECT;
     if (!understood)
-        return err_set(err, ERR_UNAVAILABLE, "the server returns no information about it");
+        return err_set(err, ERR_UNAVAILABLE,
+                       "the server returned no valid description of the stream");
     read_config(config, ret);
     read_state(o, ret);
     if (read_subjects(config, ret, err) != 0)
@@ -164,15 +165,16 @@ int nats_stream_read(struct str text, const struct nats_settings *set, struct na
 
     if (ret->no_ack)
         return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
-                         "it has no_ack set, so it never confirms a stored event");
+                         "no_ack is set, so the stream never confirms a stored event");
     if (ret->sealed)
         return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
-                         "it is sealed and accepts no more messages");
+                         "the stream is sealed and accepts no more messages");
     if (!set->fixed || nats_stream_accepts(ret, str_of(set->subject)))
         return 0;
     char accepts[200];
     text_clean(accepts, sizeof accepts, ret->subjects, strlen(ret->subjects));
-    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "it accepts %s; the events go to %s",
+    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
+                     "the stream accepts %s; the events go to %s",
                      accepts[0] ? accepts : "no subjects", set->subject);
 }
 
@@ -225,9 +227,9 @@ void nats_stream_caution(const struct nats_stream *st, const struct nats_setting
     const char *limit = drop_limit(st);
     buf_init(&b, 4096);
     if (st->in_memory)
-        add_risk(&b, "storage=memory: a restart of the server loses its messages");
+        add_risk(&b, "storage=memory: the stream's messages are lost when the server restarts");
     if (st->replicas == 1)
-        add_risk(&b, "one replica: a failed disk loses its messages");
+        add_risk(&b, "one replica: the stream's messages are lost if a disk fails");
     if (limit) {
         add_risk(&b, limit);
         buf_adds(&b, " drops events, read or unread");
@@ -250,7 +252,7 @@ void nats_stream_caution(const struct nats_stream *st, const struct nats_setting
     }
     if (st->tail_error[0] != '\0') {
         add_risk(&b, "");
-        buf_addf(&b, "its last messages cannot be read (%s)", st->tail_error);
+        buf_addf(&b, "the last messages cannot be read (%s)", st->tail_error);
     }
 
     out[0] = '\0';

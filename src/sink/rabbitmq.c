@@ -158,8 +158,8 @@ static struct str key_of(struct rabbitmq_sink *r, const struct event *ev, struct
 {
     struct str key = broker_name(&r->b, ev, err);
     if (key.n > RABBIT_SHORT_MAX) {
-        err_set(err, ERR_INVALID, "its routing key has %zu bytes; the limit of AMQP is %d", key.n,
-                RABBIT_SHORT_MAX);
+        err_set(err, ERR_INVALID, "the event's routing key has %zu bytes; AMQP's limit is %d",
+                key.n, RABBIT_SHORT_MAX);
         key.p = NULL;
     }
     return key;
@@ -189,7 +189,7 @@ static int fill_headers(const struct message *m, amqp_table_entry_t *to, int *re
         struct str name = m->headers[i].name;
         if (name.n > RABBIT_SHORT_MAX)
             return err_set(err, ERR_INVALID,
-                           "the name of a header has %zu bytes; the limit of AMQP is %d", name.n,
+                           "the name of a header has %zu bytes; AMQP's limit is %d", name.n,
                            RABBIT_SHORT_MAX);
         /* RabbitMQ interprets these two headers: they name more queues to route to, and must be
          * arrays. An event must not be able to choose its destination or to close our channel. */
@@ -261,8 +261,8 @@ static int publish_event(struct rabbitmq_sink *r, const struct delivery *d, stru
 /* Publishing */
 
 /* Returns whether the channel must be replaced. RabbitMQ 3.10 caches the leader of a quorum queue
- * in the channel: if that node dies, the channel gets a nack for every later message to the queue.
- * A full queue looks the same, so replacements are rare. */
+ * in the channel: if that node dies, the broker nacks every later message to the queue on this
+ * channel. A full queue looks the same, so replacements are rare. */
 static bool must_replace_channel(const struct rabbitmq_sink *r)
 {
     int64_t now = broker_now(&r->b);

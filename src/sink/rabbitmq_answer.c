@@ -18,7 +18,7 @@ static const struct rabbitmq_meaning meanings[] = {
     {REPLY_ACK, 0, NULL, SINK_DELIVERED, true,
      "stored by every queue it was routed to: on disk, or by most nodes of a quorum queue"},
     {REPLY_NACK, 0, NULL, SINK_DOWN, true, "a queue is full, or could not store it"},
-    {REPLY_RETURN, 0, NULL, SINK_REFUSED, true, "no queue is bound for its routing key"},
+    {REPLY_RETURN, 0, NULL, SINK_REFUSED, true, "no queue is bound for the routing key"},
     {REPLY_SETUP, AMQP_ACCESS_REFUSED, NULL, SINK_FATAL, false,
      "the user lacks a permission that the sink's setup requires"},
     {REPLY_SETUP, AMQP_NOT_FOUND, ABSENT, SINK_REFUSED, false,
@@ -29,7 +29,7 @@ static const struct rabbitmq_meaning meanings[] = {
      "the existing exchange or queue differs from the requested one"},
     {REPLY_SETUP, 0, NULL, SINK_DOWN, false, "the channel could not be set up"},
     {REPLY_PUBLISH, AMQP_ACCESS_REFUSED, "access to topic", SINK_REFUSED, true,
-     "the user may not write to its topic"},
+     "the user may not write to the event's topic"},
     {REPLY_PUBLISH, AMQP_ACCESS_REFUSED, NULL, SINK_REFUSED, false,
      "the user may not write to the exchange"},
     {REPLY_PUBLISH, AMQP_NOT_FOUND, ABSENT, SINK_REFUSED, false, "the exchange was deleted"},
@@ -123,8 +123,8 @@ static void end_confirmed(struct rabbitmq_sink *r, uint64_t tag, bool stored)
     case REPLY_NACK:
         if (!r->nacked)
             r->nacked = broker_now(&r->b);
-        snprintf(text, sizeof text, "%s refused it (basic.nack), routing key %s: %s", r->conn.label,
-                 show_key(r, ev, key), m->meaning);
+        snprintf(text, sizeof text, "%s refused the message (basic.nack), routing key %s: %s",
+                 r->conn.label, show_key(r, ev, key), m->meaning);
         /* If all events have one routing key, the queue will refuse them all; otherwise events for
          * other queues continue. */
         if (!r->b.fixed) {
@@ -316,7 +316,7 @@ static int setup_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *m,
          * queue. Use it unchanged: repeat the setup without creating. */
         r->passive = true;
         broker_set_caution(&r->b,
-                           "%s has %s with properties other than those of create=on, and uses it "
+                           "%s: the properties of %s differ from those of create=on and are left "
                            "unchanged: %s",
                            r->conn.label, what, said);
         return rabbitmq_answer_setup(r, err);

@@ -59,7 +59,7 @@ static const struct option_def options[] = {OPTIONS, REDIS_DB_OPTION(redis_setti
 static const struct option_def sentinel_options[] = {
     OPTIONS,
     REDIS_DB_OPTION(redis_settings, url),
-    {"sentinel-user", "NAME", NULL, "user name to log in to the Sentinels with", option_copy,
+    {"sentinel-user", "NAME", NULL, "user name for logging in to the Sentinels", option_copy,
      .at = offsetof(struct redis_settings, sentinel_user)},
     {"sentinel-password-file", "FILE", NULL,
      "file with the password for the Sentinels; otherwise " REDIS_SENTINEL_PASSWORD_ENV,

@@ -31,7 +31,7 @@
     "return ids"
 #define LIMIT "args[1],'~',args[2],"
 /* The same with dedupe, which remembers ids. KEYS[2] is a hash from event ids to entry ids. An
- * event found in this hash is not appended again, and gets its existing entry id. Before the
+ * event found in this hash is not appended again; its existing entry id is returned. Before the
  * entries, the arguments have the hash's time to live and a time; ids older than that time are
  * deleted, two per call, because a relay that crashed cannot report that they are settled. The
  * event's id precedes each entry's number of arguments. */

@@ -36,7 +36,8 @@ struct redis_settings {
     char *source; /* of CloudEvents; NULL: the default */
 };
 
-/* The caller releases *s, even after an error: ERR_CONFIG, ERR_NOMEM. */
+/* redis_settings_read parses the URL of a sink. The caller releases *s, even after an error.
+ * Errors: ERR_CONFIG, ERR_NOMEM. */
 int redis_settings_read(const char *url, struct redis_settings *s, struct error *err);
 void redis_settings_release(struct redis_settings *s);
 
@@ -164,7 +165,7 @@ int redis_route_init(struct redis_sink *r, struct error *err);
 void redis_route_release(struct redis_sink *r);
 /* redis_route_of returns the node that, as far as known, owns a key. */
 struct redis_node *redis_route_of(struct redis_sink *r, struct str key);
-/* redis_route_open opens the connection of a node, or holds it until a Sentinel has named the
+/* redis_route_open opens the connection to a node, or postpones that until a Sentinel has named the
  * address. */
 int redis_route_open(struct redis_node *n, struct error *err);
 /* redis_route_drive follows changes reported by Sentinels and the cluster. */

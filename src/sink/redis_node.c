@@ -17,7 +17,7 @@
 /* A run is one script, which blocks Redis meanwhile: about half a millisecond for a full run. */
 #define RUN_BYTES ((size_t)256 << 10)
 /* A script costs Redis twice as much per event as XADD, but saves us round trips. For very short
- * chains it does not pay if other keys use the time. */
+ * chains that does not pay off if other keys can use the time. */
 #define RUN_MIN 4
 #define PLAIN_EVENTS 32               /* events appended one by one after a script stopped */
 #define NO_SCRIPTS_NS (60000 * MS_NS) /* how long to avoid scripts after the server refused them */
@@ -81,7 +81,8 @@ static bool has_id(const redisReply *reply)
 }
 
 /* Reports an event that is in its stream, and records the high-water mark. An id that no clock can
- * produce, because it was set manually, is a receipt, but a store cannot keep it as a mark. */
+ * produce, because it was set manually, still serves as a receipt, but a store cannot keep it as a
+ * mark. */
 static void report_added(struct redis_node *n, struct redis_request *q, const char *id)
 {
     int64_t hi, lo;
@@ -211,7 +212,7 @@ static void wait_replied(struct redis_node *n, const redisReply *reply)
     if (reply->type == REDIS_REPLY_ERROR)
         redis_conn_text(&n->conn, reply, said);
     else
-        snprintf(said, sizeof said, "%lld of %lld replicas have it", reply->integer, wanted);
+        snprintf(said, sizeof said, "%lld of %lld replicas have the entry", reply->integer, wanted);
     snprintf(text, sizeof text, "%s: %s", n->url.label, said);
 
     struct in_flight *next, *end = n->awaited ? &n->awaited->f : NULL;
@@ -299,8 +300,8 @@ static void end_all(struct redis_node *n, enum sink_status status, const char *w
 
 /* Some limits of a server close the connection without an error. An event counts as the reason if
  * it was alone in flight, several times in a row, when a ready server closed the connection or fell
- * silent. Every suspect is eventually alone: after a failure the circuit lets single events
- * through, and large events are always sent alone. */
+ * silent. Every suspect is eventually alone: after a failure the circuit lets events through one at
+ * a time, and large events are always sent alone. */
 void redis_node_lost(struct redis_node *n, const struct error *err)
 {
     enum sink_status status = redis_route_away(n);

@@ -269,7 +269,8 @@ static void send_on(struct redis_node *to, struct delivery *const *d, size_t cou
         return;
     }
     if (!redis_node_has_room(to, d[0]->ev)) {
-        return_events(r, d, count, SINK_CANCELLED, "its server changed, and the other one is busy");
+        return_events(r, d, count, SINK_CANCELLED,
+                      "the stream moved to another server, which is busy");
         return;
     }
     if (how->ask) {
@@ -286,7 +287,8 @@ static void send_on(struct redis_node *to, struct delivery *const *d, size_t cou
     }
     struct in_flight *first = last ? last->next : to->window.first;
     ((struct redis_request *)first)->hops = hops;
-    return_events(r, d + sent, count - sent, SINK_CANCELLED, "the rest of its chain waits");
+    return_events(r, d + sent, count - sent, SINK_CANCELLED,
+                  "held back behind an earlier event of its chain");
 }
 
 bool redis_route_redirect(struct redis_node *n, struct redis_request *first, size_t count,
@@ -488,7 +490,7 @@ void redis_route_lost(struct redis_node *n, const struct error *err)
     if (!r->map)
         return;
     if (n->conn.wire.state !=
-        WIRE_READY) /* one that worked may just have been cut: retry at once */
+        WIRE_READY) /* one that worked may just have been dropped: retry at once */
         back_off(n);
     n->good_at = 0;
     snprintf(n->why, sizeof n->why, "%.290s", err->text);

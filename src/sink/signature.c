@@ -179,7 +179,7 @@ static int add_key(struct signature_keys *keys, struct str word, struct error *e
     if (i == KINDS)
         return err_set(
             err, ERR_CONFIG,
-            "secret %zu does not start with whsec_ or whsk_; outbox webhook secret creates one",
+            "secret %zu does not start with whsec_ or whsk_; `outbox webhook secret` creates one",
             number);
     struct key k = {.kind = (enum key_kind)i};
     if (k.kind == KEY_PUBLIC && keys->use == SIGNATURE_SIGN)
@@ -326,7 +326,7 @@ int signature_public(struct buf *b, const struct signature_keys *keys, struct er
     }
     if (n == 0)
         return err_set(err, ERR_CONFIG,
-                       "no whsk_ key found; outbox webhook secret --asymmetric creates one");
+                       "no whsk_ key found; `outbox webhook secret --asymmetric` creates one");
     if (b->failed)
         return err_nomem(err);
     return 0;
@@ -512,7 +512,7 @@ const char *signature_check(struct signature_keys *keys, const struct signature_
     struct given_list given;
     read_signatures(header, &given);
     if (!made_by_any(keys, m, &given))
-        return "no signature in it was created with one of our secrets";
+        return "no signature was created with one of our secrets";
     return NULL;
 }
 

@@ -65,7 +65,7 @@ int signature_new_pair(struct buf *b, struct buf *public, struct error *err);
 int signature_public(struct buf *b, const struct signature_keys *keys, struct error *err);
 
 /* signature_encode appends the base64 (RFC 4648, with padding) of n bytes, at most SIGNATURE_BYTES.
- * signature_decode reads it, also without padding, and returns the number of bytes; 0 if they are
+ * signature_decode reads it, even without padding, and returns the number of bytes; 0 if there are
  * too many, or if no encoder produces such a text. */
 #define SIGNATURE_BYTES 72
 void signature_encode(struct buf *b, const void *p, size_t n);

@@ -158,8 +158,8 @@ static void load(void)
     }
     const struct sink_module *m = dlsym(library, SINK_MODULE_SYMBOL);
     if (!m || strcmp(m->version, OUTBOX_VERSION) != 0) {
-        err_set(&loaded.why, ERR_CONFIG, "%s has version %s, liboutbox has version %s; %s", path,
-                m ? m->version : "unknown", OUTBOX_VERSION, INSTALL_IT);
+        err_set(&loaded.why, ERR_CONFIG, "%s has version %s, but liboutbox has version %s; %s",
+                path, m ? m->version : "unknown", OUTBOX_VERSION, INSTALL_IT);
         dlclose(library);
         return;
     }
@@ -182,7 +182,7 @@ int sink_find(const char *url, const struct sink_ops **ret, struct error *err)
     /* Repeat no more than the scheme: the rest of a URL may contain a password. */
     const char *colon = strchr(url, ':');
     if (!colon || colon == url)
-        return err_set(err, ERR_CONFIG, "a sink starts with its kind: %s", list);
+        return err_set(err, ERR_CONFIG, "a sink's URL starts with its kind: %s", list);
 
     snprintf(scheme, sizeof scheme, "%.*s", (int)(colon - url), url);
     const struct sink_ops *found = find_in(sink_kinds, scheme);

@@ -21,10 +21,10 @@
 struct delivery {
     const struct event *ev;
     int attempt; /* 1 for the first attempt */
-    /* it may take effect only after the previous delivery in the same call of submit has; see
+    /* may take effect only after the previous delivery in the same call to submit has; see
      * SINK_CHAINS */
     bool chained;
-    /* it may already have taken effect: a worker vanished with it in flight, or a sink returned it
+    /* may already have taken effect: a worker vanished with it in flight, or a sink returned it
      * without knowing its result */
     bool again;
 };
@@ -57,8 +57,8 @@ enum sink_status {
 struct sink_result {
     enum sink_status status;
     int native;       /* exit status, errno, HTTP status */
-    const char *text; /* the reason; NULL when delivered; borrowed for the call of done */
-    /* the receiver's id for it; may be NULL; borrowed for the call of done */
+    const char *text; /* the reason; NULL when delivered; borrowed for the call to done */
+    /* the receiver's id for the event; may be NULL; borrowed for the call to done */
     const char *receipt;
     int64_t retry_after_ms; /* delay requested by the receiver; 0: none */
     bool unasked; /* decided without asking the receiver, so it says nothing about the receiver */
@@ -76,9 +76,9 @@ enum {
      * take effect, and all others, including later ones of its key, end as if it had been absent,
      * as they do after any dead letter. The sink must reject the event whenever it is offered,
      * because after a crash it may be offered again after the others were delivered. SINK_REFUSED
-     * is allowed as well if no later event of the key in flight takes effect: each of these ends as
-     * SINK_REFUSED, or as above. SINK_RETRY, SINK_LATER and SINK_NOT_MINE are never allowed: the
-     * event would be retried after later events of its key. */
+     * is allowed as well if no later event of the key that is in flight takes effect: each of these
+     * ends as SINK_REFUSED, or as above. SINK_RETRY, SINK_LATER and SINK_NOT_MINE are never
+     * allowed: the event would be retried after later events of its key. */
     SINK_FAILSTOP = 1,
 
     /* The sink supports chained deliveries, so an event may be submitted together with the events
@@ -182,7 +182,7 @@ struct sink_ops {
      * is in flight: it maintains a connection, or awaits a reply that it will report. NULL:
      * never. */
     bool (*attended)(struct sink *sk);
-    /* marks lists the high-water marks that have moved since the last call of marks_recorded, which
+    /* marks lists the high-water marks that have moved since the last call to marks_recorded, which
      * confirms that the listed marks are recorded. The list is borrowed until the next call on the
      * sink. */
     size_t (*marks)(struct sink *sk, const struct hwm **ret);

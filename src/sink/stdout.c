@@ -189,7 +189,7 @@ static int64_t stdout_deadline(struct sink *sk)
 static void stdout_cancel(struct sink *sk)
 {
     struct error err;
-    err_set(&err, ERR_UNAVAILABLE, "cancelled before standard output accepted it");
+    err_set(&err, ERR_UNAVAILABLE, "cancelled before standard output accepted the event");
     stop_here((struct stdout_sink *)sk, SINK_CANCELLED, &err);
 }
 

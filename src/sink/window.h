@@ -33,7 +33,7 @@ int window_marks_init(struct window_marks *s);
 void window_marks_release(struct window_marks *s);
 
 /* window_marks_get finds or adds the stream with this name; returns NULL if out of memory. The
- * stream stays valid while it is in flight or dirty, and until the next call of
+ * stream stays valid while it is in flight or dirty, and until the next call to
  * window_marks_get. */
 struct stream *window_marks_get(struct window_marks *s, struct str name);
 /* window_marks_advance moves the mark to the id hi-lo if this id is higher. */

@@ -47,14 +47,14 @@ static const char *peer_spoil(void *peer, struct sink_item *it, size_t way)
         return "aggregate_id has 204800 bytes";
     case 2: it->ev.tenant = (struct str){large, 2000}; return "tenant has 2000 bytes";
     case 3: it->ev.type = (struct str){large, 300}; return "type has 300 bytes";
-    case 4: it->ev.id = STR("1\r\nX-Evil: 1"); return "its id cannot be written";
+    case 4: it->ev.id = STR("1\r\nX-Evil: 1"); return "the event's id cannot be written";
     case 5:
         strcpy(many, "{");
         for (int i = 0; i < 70; i++)
             sprintf(many + strlen(many), "%s\"h%d\":\"v\"", i ? "," : "", i);
         strcat(many, "}");
         it->ev.headers = str_of(many);
-        return "more headers than the 64";
+        return "too many headers; a request may have 64";
     default: return NULL;
     }
 }

@@ -68,7 +68,7 @@ static void stream_without_our_subject_is_refused(void **state)
     struct peer *p = *state;
     nats_server_stream(&server, "S", "{\"subjects\":[\"x.*\"]}");
     open_with(p, "s", "stream=S");
-    refused_until_stream(p, "it accepts x.*; the events go to s", "{\"subjects\":[\"s\"]}");
+    refused_until_stream(p, "the stream accepts x.*; the events go to s", "{\"subjects\":[\"s\"]}");
 }
 
 static void stream_that_never_acknowledges_is_refused(void **state)

@@ -121,7 +121,7 @@ static void empty_subject_value_rejects_only_its_event(void **state)
     struct sink_item *good = add(p, "2", "{\"h\":\"7\"}");
     sink_rig_run(&p->rig);
     assert_int_equal(bad->status, SINK_REJECT);
-    sink_assert_says(bad, "an empty value leaves its subject incomplete: \"s..x\"");
+    sink_assert_says(bad, "an empty value leaves the event's subject incomplete: \"s..x\"");
     assert_int_equal(good->status, SINK_DELIVERED);
     subject_is(1, "s.7.x");
 }

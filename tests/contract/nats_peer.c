@@ -105,7 +105,7 @@ static const char *peer_spoil(void *peer, struct sink_item *it, size_t spoilt)
             memcpy(text + 65990, "\"}", 3);
             it->ev.headers = str_of(text);
         }
-        return "its headers take";
+        return "the message's headers take";
     default: return NULL;
     }
 }

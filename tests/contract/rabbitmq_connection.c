@@ -199,7 +199,7 @@ static void invalid_certificate_is_refused(void **state)
     snprintf(p->url, sizeof p->url, "amqps://127.0.0.1:%d/%%2F/orders", broker.tls_port);
     sink_rig_open(&p->rig, (struct sink_config){.url = p->url, .timeout_ms = 10000});
     assert_int_equal(run_one(p, "1")->status, SINK_DOWN);
-    sink_assert_says(p->rig.items[0], "its certificate is not valid");
+    sink_assert_says(p->rig.items[0], "the server's certificate is not valid");
 }
 
 static void client_certificate_login_works(void **state)

@@ -148,7 +148,7 @@ static void overlong_routing_key_is_rejected(void **state)
     it->ev.aggregate_id = str_of(id);
     sink_rig_run(&p->rig);
     assert_int_equal(it->status, SINK_REJECT);
-    sink_assert_says(it, "routing key has 299 bytes; the limit of AMQP is 255");
+    sink_assert_says(it, "routing key has 299 bytes; AMQP's limit is 255");
 }
 
 static void mark_is_the_last_confirmed_event(void **state)

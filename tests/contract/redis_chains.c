@@ -212,7 +212,7 @@ static void only_an_event_that_a_format_cannot_express_is_rejected(void **state)
     p->rig.items[6]->ev.headers = str_of(headers);
     assert_int_equal(run_chain(p), 6);
     assert_int_equal(p->rig.items[6]->status, SINK_REJECT);
-    sink_assert_says(p->rig.items[6], "more headers");
+    sink_assert_says(p->rig.items[6], "too many headers");
     assert_int_equal(entries("s"), 6);
 }
 

@@ -201,7 +201,7 @@ static void event_missing_a_part_of_the_stream_name_is_rejected(void **state)
     struct peer *p = *state;
     open_with(p, "stream={tenant}");
     assert_int_equal(run_one(p, "1")->status, SINK_REJECT);
-    sink_assert_says(p->rig.items[0], "it has no tenant");
+    sink_assert_says(p->rig.items[0], "the event has no tenant");
 }
 
 static void maxlen_and_maxage_trim_with_a_warning(void **state)

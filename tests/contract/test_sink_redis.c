@@ -42,7 +42,7 @@ static void invalid_certificate_is_refused(void **state)
     snprintf(p->url, sizeof p->url, "rediss://127.0.0.1:%d?stream=s", server.port);
     sink_rig_open(&p->rig, (struct sink_config){.url = p->url, .timeout_ms = 10000});
     assert_int_equal(run_one(p, "1")->status, SINK_DOWN);
-    sink_assert_says(p->rig.items[0], "its certificate is not valid");
+    sink_assert_says(p->rig.items[0], "the server's certificate is not valid");
     sink_rig_release(&p->rig);
     snprintf(p->url, sizeof p->url, "rediss://127.0.0.2:%d?stream=s&ca=%s/ca.crt", server.port,
              server.dir);

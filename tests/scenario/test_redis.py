@@ -490,8 +490,8 @@ class Consuming(Redis, Case):
         self.redis("XADD", "s", "*", "other", "x")
         self.redis("XADD", "s", "*", "event", "{}")
         said = self.consume("--group", "g", "--exec", "exit 1", "--drain").stderr
-        self.assertIn("it has no field named event", said)
-        self.assertIn("it has no event_id", said)
+        self.assertIn("the entry has no field named event", said)
+        self.assertIn("the envelope has no event_id", said)
         self.assertIn("2 skipped", said)
 
     def test_reader_stops_on_sigterm_and_resumes_later(self):

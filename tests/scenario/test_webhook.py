@@ -334,7 +334,7 @@ class Listening(WebhookCase):
         self.path("other").write_text(OTHER)
         self.drain("--consumer", "forged", "--sink", url, "--retry", "base=1ms,attempts=1,outage=0s", "--webhook-secret-file",
                    self.path("other"))
-        wait_until(lambda: "-> 401, no signature in it was created with one of our secrets" in child.output(), what=child.output)
+        wait_until(lambda: "-> 401, no signature was created with one of our secrets" in child.output(), what=child.output)
         child.stop()
 
     def test_listen_answers_as_configured(self):

@@ -72,7 +72,7 @@ static void missing_empty_or_overlong_type_is_refused(void **state)
     (void)state;
     WITH(type, absent, "type is missing");
     WITH(type, STR(""), "type is empty");
-    WITH(type, ((struct str){long_text, 256}), "type is 256 bytes, the limit is 255");
+    WITH(type, ((struct str){long_text, 256}), "type is 256 bytes; the limit is 255");
     FINE(type, ((struct str){long_text, 255}));
 }
 
@@ -144,10 +144,10 @@ static void empty_or_overlong_keys_are_refused(void **state)
     FINE(aggregate_id, full);
     FINE(idempotency_key, full);
     FINE(tenant, full);
-    WITH(aggregate_type, over, "aggregate type is 1025 bytes, the limit is 1024");
-    WITH(aggregate_id, over, "aggregate id is 1025 bytes, the limit is 1024");
-    WITH(idempotency_key, over, "idempotency key is 1025 bytes, the limit is 1024");
-    WITH(tenant, over, "tenant is 1025 bytes, the limit is 1024");
+    WITH(aggregate_type, over, "aggregate type is 1025 bytes; the limit is 1024");
+    WITH(aggregate_id, over, "aggregate id is 1025 bytes; the limit is 1024");
+    WITH(idempotency_key, over, "idempotency key is 1025 bytes; the limit is 1024");
+    WITH(tenant, over, "tenant is 1025 bytes; the limit is 1024");
     WITH(idempotency_key, STR(""), "idempotency key is empty");
     WITH(tenant, STR(""), "tenant is empty");
 }
@@ -169,7 +169,7 @@ static void payload_size_is_checked_before_its_syntax(void **state)
     char *large = malloc(EVENT_PAYLOAD_MAX + 1);
     memset(large, 'x', EVENT_PAYLOAD_MAX + 1);
     WITH(payload, ((struct str){large, EVENT_PAYLOAD_MAX + 1}),
-         "payload is 1048577 bytes, the limit is 1048576");
+         "payload is 1048577 bytes; the limit is 1048576");
     memset(large, ' ', EVENT_PAYLOAD_MAX);
     large[0] = '1';
     FINE(payload, ((struct str){large, EVENT_PAYLOAD_MAX}));
@@ -177,7 +177,7 @@ static void payload_size_is_checked_before_its_syntax(void **state)
     struct new_event ev = sound();
     struct error err;
     assert_int_equal(event_check(&ev, &(struct event_limits){11, NOW}, &err), -1);
-    assert_string_equal(err.text, "payload is 12 bytes, the limit is 11");
+    assert_string_equal(err.text, "payload is 12 bytes; the limit is 11");
     assert_int_equal(event_check(&ev, &(struct event_limits){12, NOW}, &err), 0);
 }
 
@@ -218,7 +218,7 @@ static void headers_have_a_limit(void **state)
     text[1] = '}';
     FINE(headers, ((struct str){text, EVENT_HEADERS_MAX}));
     WITH(headers, ((struct str){text, EVENT_HEADERS_MAX + 1}),
-         "headers is 65537 bytes, the limit is 65536");
+         "headers is 65537 bytes; the limit is 65536");
     free(text);
 }
 
@@ -281,7 +281,7 @@ static void inbox_accepts_names_and_keys_within_their_limits(void **state)
     assert_int_equal(event_check_inbox(full, full, &err), 0);
     assert_int_equal(event_check_inbox(STR("h"), STR("a\nb"), &err), 0);
     assert_int_equal(event_check_inbox(STR("h"), over, &err), -1);
-    assert_string_equal(err.text, "key is 1025 bytes, the limit is 1 to 1024");
+    assert_string_equal(err.text, "key is 1025 bytes; the limit is 1 to 1024");
     assert_int_equal(event_check_inbox(over, STR("k"), &err), -1);
     assert_int_equal(event_check_inbox(STR(""), STR("k"), &err), -1);
     assert_int_equal(event_check_inbox(STR("h"), absent, &err), -1);

@@ -258,8 +258,8 @@ static void errors_report_position_and_expectation(void **state)
     refused(NULL, "a = 1 b = 2", "where: expected and, or or the end at byte 6, found 'b'");
     refused(NULL, "(a = 1", "where: expected and, or or ')' at byte 6, found the end");
     refused(NULL, "a = 1)", "where: expected and, or or the end at byte 5, found ')'");
-    refused(NULL, "a = \"x", "where: bad string: unfinished string at byte 6");
-    refused(NULL, "a = \"\\q\"", "where: bad string: invalid escape at byte 5");
+    refused(NULL, "a = \"x", "where: invalid string: unfinished string at byte 6");
+    refused(NULL, "a = \"\\q\"", "where: invalid string: invalid escape at byte 5");
     refused(NULL, "a = 'x", "where: expected a closing apostrophe at byte 6, found the end");
     refused(NULL, "a. = 1", "where: expected a name or a \"quoted name\" at byte 2, found ' '");
     refused(NULL, "a = 1 and",
@@ -294,8 +294,8 @@ static void overlong_expressions_are_refused(void **state)
     char *text = malloc(70001);
     memset(text, 'a', 70000);
     text[70000] = '\0';
-    refused(text, NULL, "events: is 70000 bytes long, the limit is 65536");
-    refused(NULL, text, "where: is 70000 bytes long, the limit is 65536");
+    refused(text, NULL, "events: is 70000 bytes long; the limit is 65536");
+    refused(NULL, text, "where: is 70000 bytes long; the limit is 65536");
     free(text);
 }
 

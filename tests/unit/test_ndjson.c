@@ -214,8 +214,8 @@ static void wrong_types_are_refused(void **state)
     refused(STR("{\"tenant\":[]}"), "tenant must be a string, not an array");
     refused(STR("{\"headers\":\"x\"}"), "headers must be an object, not a string");
     refused(STR("{\"version\":\"1\"}"), "version must be a whole number, not a string");
-    refused(STR("{\"version\":1.5}"), "version must be a whole number of 64 bits");
-    refused(STR("{\"version\":9223372036854775808}"), "version must be a whole number of 64 bits");
+    refused(STR("{\"version\":1.5}"), "version must be a 64-bit whole number");
+    refused(STR("{\"version\":9223372036854775808}"), "version must be a 64-bit whole number");
     refused(STR("{\"delay\":5}"), "delay must be a duration such as \"5m\", not a number");
     refused(STR("{\"delay\":\"5\"}"),
             "delay: \"5\" has no unit: write ms, s, m, h or d after the number");
