@@ -224,7 +224,7 @@ GROUP BY c.name, c.lanes
 HAVING count(x.lane) <= c.lanes
 ORDER BY c.name
 
--- restore: this outbox is in the cluster where it was created
+-- restore:
 -- Positions consist of transaction ids, which mean nothing in another cluster.
 SELECT f.level, f.text, f.advice
 FROM (
@@ -247,7 +247,9 @@ FROM (
      'again'),
     (4, s.trouble = '' AND s.rebaselined_at IS NOT NULL, 'note',
      'the outbox was restored elsewhere, and its positions were corrected, at '
-     || s.rebaselined_at, NULL)
+     || s.rebaselined_at, NULL),
+    (5, s.trouble = '' AND s.rebaselined_at IS NULL, 'ok',
+     'this outbox is in the cluster where it was created', NULL)
 ) f (nth, holds, level, text, advice)
 WHERE f.holds
 ORDER BY f.nth
