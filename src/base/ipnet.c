@@ -20,7 +20,7 @@ struct range {
     const char *what;
 };
 
-/* The registries of special addresses (RFC 6890 and what IANA added since), of IPv4 ... */
+/* The registries of special addresses (RFC 6890 and what IANA has added since), of IPv4 ... */
 static const struct range ranges4[] = {
     {{0}, 8, "unspecified"},
     {{10}, 8, "private"},

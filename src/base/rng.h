@@ -27,8 +27,8 @@ uint64_t rng_below(struct rng *r, uint64_t n);
 
 #define UUID_TEXT 36
 
-/* Makes time-ordered ids (RFC 9562, version 7). (1) The ids of one generator only grow, within a
- * millisecond and even when the clock goes back. */
+/* Makes time-ordered ids (RFC 9562, version 7). (1) The ids of one generator always ascend, within
+ * a millisecond and even when the clock goes back. */
 struct uuid7 {
     int64_t last_ms;
     uint32_t last_count;

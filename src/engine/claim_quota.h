@@ -43,8 +43,8 @@ struct claim_quota {
 };
 
 /* claim_quota_init starts with 64 events, within the bounds of in_flight and most. `all_lanes`: the
- * first batch may span all lanes, and workers that join later must wait for it before they get any,
- * so it starts with 8 events. */
+ * first batch may span all lanes, and workers that join later must wait for it before they receive
+ * any, so it starts with 8 events. */
 void claim_quota_init(struct claim_quota *q, size_t in_flight, size_t most, bool all_lanes,
                       struct budget *budget);
 

@@ -30,7 +30,7 @@ static void event_not_mine(struct pipeline *p, struct slot *slot, const struct s
     failure_put_off(p, slot, max_i64(delay, r->retry_after_ms), text);
 }
 
-/* Postpones the event for a reason that is not its fault and does not concern the whole sink, so
+/* Postpones the event for a reason that is neither the event's fault nor about the whole sink;
  * other events continue. */
 static void event_not_now(struct pipeline *p, struct slot *slot, const struct sink_result *r)
 {

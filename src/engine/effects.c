@@ -341,7 +341,7 @@ void effects_drop(struct pipeline *p, const struct batch_state *b)
 {
     struct effects *e = &p->effects;
     if (e->calls.epoch == b->claim.epoch)
-        e->calls.epoch = 0; /* they live in the arena of the batch */
+        e->calls.epoch = 0; /* the calls live in the batch's arena */
     if (e->batch != b)
         return;
     if (effects_in_tx(e))

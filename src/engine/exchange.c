@@ -157,8 +157,8 @@ static void exchange_init(const struct pipeline *p, struct exchange *x)
 {
     *x = (struct exchange){.at = pipeline_now(p)};
 
-    /* If the store has another claim of ours, its answer was lost, and its events must be delivered
-     * first. */
+    /* If the store holds another claim of ours, the answer to that claim was lost, and its events
+     * must be delivered first. */
     size_t n_known = 0;
     for (size_t i = 0; i < p->inflight.n; i++) {
         const struct batch_state *b = p->inflight.batch[i];
@@ -300,8 +300,8 @@ static void note_crashes(struct pipeline *p, const struct claim_hint *h)
     p->stats.buried += (int64_t)h->buried;
     meter_buried(&p->stats.meter, STR(""), BURIAL_CRASHED, (int64_t)h->buried);
     if (h->crashed) {
-        pipeline_log(p, LOG_WARN_, "took over %zu event%s of a worker that vanished%s", h->crashed,
-                     h->crashed == 1 ? "" : "s",
+        pipeline_log(p, LOG_WARN_, "took over %zu event%s from a worker that vanished%s",
+                     h->crashed, h->crashed == 1 ? "" : "s",
                      pipeline_in_process(p) ? "; delivering one at a time" : "");
     }
     if (h->buried) {
@@ -396,7 +396,7 @@ static void took_batch(struct pipeline *p, struct batch_state *b, const struct c
 
     /* The next claim starts at the next lane, alternating between parked and fresh events. But
      * retries become due one by one, and claiming a few costs as much as claiming a full batch, so
-     * while fresh events wait, parked ones accumulate for a while. But not for long: until they are
+     * while fresh events wait, parked ones accumulate for a moment. No longer: until they are
      * claimed, new events of their keys must be parked as well. */
     bool few = 4 * b->claim.n < p->quota.n;
     p->next.lane = (b->claim.lane + 1) % p->c->lanes;
@@ -529,7 +529,7 @@ bool exchange_settle(struct pipeline *p, size_t i)
 /* ---- a step ---- */
 
 /* Brings the next look forward if a wake-up has come. Skips the check where it would change
- * nothing: a look is due anyway, or another worker has the lane. */
+ * nothing: a look is due anyway, or another worker holds the lane. */
 static void note_wake_up(struct pipeline *p, int64_t now)
 {
     if (schedule_look_due(&p->schedule, now) || !schedule_listens(&p->schedule, now))

@@ -27,7 +27,7 @@ enum listing_type {
     LISTING_INT,   /* int64_t */
     LISTING_SMALL, /* int; an integer */
     LISTING_ABOUT, /* int64_t, and at `also` a bool: whether it is exact; for people 30 or ~30 */
-    LISTING_NAME,  /* an enum, shown as `names` has it; a string */
+    LISTING_NAME,  /* an enum, shown by its name in `names`; a string */
     LISTING_BOOL,
     LISTING_NOT,    /* bool, the opposite of the value */
     LISTING_TIME,   /* int64_t, wall clock in ms, 0: none; a string in RFC 3339 */

@@ -29,8 +29,8 @@ int db_schema_known(struct store *st, int64_t *ret, struct error *err)
         return -1;
     if (*ret > known)
         return err_set(err, ERR_NEWER,
-                       "%s: the outbox in it has version %lld, this program knows up to %d; use a "
-                       "newer outbox",
+                       "%s: the outbox in it has version %lld, but this program knows only "
+                       "versions up to %d; use a newer outbox",
                        db_of(st)->shown, (long long)*ret, known);
     return 0;
 }

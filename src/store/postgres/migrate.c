@@ -61,8 +61,8 @@ int pg_version(struct pg_store *st, int64_t *ret, struct error *err)
     if (*ret <= PG_SCHEMA_VERSION)
         return 0;
     return err_class(err, ERR_NEWER, CLASS_FATAL, 0,
-                     "%s: the outbox in schema %s has version %lld, this program knows up to %d; "
-                     "use a newer outbox",
+                     "%s: the outbox in schema %s has version %lld, but this program knows only "
+                     "versions up to %d; use a newer outbox",
                      st->shown, st->quoted, (long long)*ret, PG_SCHEMA_VERSION);
 }
 
