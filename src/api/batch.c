@@ -405,7 +405,7 @@ OUTBOX_API int outbox_claim_batch(outbox *ob, const outbox_claim *claim, outbox_
     return result;
 }
 
-/* ---- going through a batch ---- */
+/* ---- walking a batch ---- */
 
 OUTBOX_API void outbox_batch_free(outbox_batch *b)
 {

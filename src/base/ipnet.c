@@ -40,7 +40,7 @@ static const struct range ranges4[] = {
 };
 
 /* ... and of IPv6. Nothing outside 2000::/3 is public; ranges listed here from outside it merely
- * get a better name than "reserved". */
+ * have a better name than "reserved". */
 static const struct range ranges6[] = {
     {{0}, 128, "unspecified"},
     {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}, 128, IPNET_LOOPBACK},
@@ -220,7 +220,7 @@ int ipnet_parse(const char *text, struct ipnet *ret, struct error *err)
         if (set)
             return err_set(
                 err, ERR_CONFIG,
-                "\"%s\" has bits set after its first %d; clear them, or use a longer prefix", text,
+                "\"%s\" has bits set after the first %d; clear them, or use a longer prefix", text,
                 net.bits);
     }
     *ret = net;

@@ -259,8 +259,8 @@ bool place_caution(const struct place *p, char *out, size_t size)
     bool another = p->folder.st_uid != 0 && p->folder.st_uid != geteuid();
     if (any_user)
         snprintf(out, size,
-                 "any user of this machine can delete files in the folder; run chmod o-w "
-                 "or +t on it");
+                 "any user of this machine can delete files in the folder; "
+                 "run chmod o-w or +t on it");
     else if (another)
         snprintf(out, size, "the folder belongs to uid %u, who can delete files there",
                  (unsigned)p->folder.st_uid);

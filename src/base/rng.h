@@ -1,5 +1,5 @@
 /* rng.h: the only source of randomness, seeded by a number in a simulator, otherwise by the kernel;
- * and the ids made of it. */
+ * and the ids generated from it. */
 #ifndef BASE_RNG_H
 #define BASE_RNG_H
 

@@ -120,7 +120,7 @@ struct command {
     bool bare;      /* runs without loading any settings */
     enum opens opens;
     const struct command_json *json;
-    /* refuses options that do not go together, or asks first, before the store is opened; may be
+    /* refuses options that cannot be combined, or asks first, before the store is opened; may be
      * NULL */
     int (*check)(struct cli *cli, struct error *err);
     int (*run)(struct cli *cli, struct error *err);

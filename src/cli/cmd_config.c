@@ -85,7 +85,7 @@ static const struct problem *select_problems(struct cli *cli, bool warning, size
     return list;
 }
 
-/* Only settings without errors get a line on stdout. */
+/* Only settings without errors print a line on stdout. */
 static void checked_text(struct buf *b, const void *row)
 {
     const struct checked *k = row;

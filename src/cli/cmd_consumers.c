@@ -1,5 +1,5 @@
 /* cmd_consumers.c: outbox consumers, which lists consumers, pauses, resumes and removes them, and
- * changes their settings. Each change of settings makes a new generation; the newest is in
+ * changes their settings. Each change of settings creates a new generation; the newest is in
  * effect. */
 #include <pwd.h>
 #include <stdio.h>

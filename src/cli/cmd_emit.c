@@ -246,8 +246,7 @@ static int lines_next(struct lines *l, struct str *ret, bool *ret_more, struct e
         if (seen > l->max) {
             l->number++; /* the error is about this line */
             return err_set(err, ERR_INVALID,
-                           "the line is longer than %zu bytes; max-payload sets how long it may be",
-                           l->max);
+                           "the line is longer than %zu bytes; max-payload sets the limit", l->max);
         }
 
         if (lf) {

@@ -16,7 +16,7 @@ struct events_args {
 };
 
 /* The inspections: states under the names that other outbox implementations use. Each is also a
- * subcommand. `unprocessed` selects the events a worker would get: pending, or failed and due
+ * subcommand. `unprocessed` selects the events a worker could claim: pending, or failed and due
  * again. */
 static const struct {
     const char *name;

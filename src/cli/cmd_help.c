@@ -257,7 +257,7 @@ static const struct listing_field fields_documented[] = {
     {"form", LISTING_TEXT, AT(form), "form of the output: an object, an array of objects"},
     {"when", LISTING_TEXT, AT(when), "when the command prints it, or null"},
     {"member", LISTING_TEXT, AT(path), "path of the member: deliveries[].state"},
-    {"type", LISTING_TEXT, AT(type), "its type"},
+    {"type", LISTING_TEXT, AT(type), "type of the member"},
     {"help", LISTING_TEXT, AT(help), "meaning of the member"},
     {NULL},
 };

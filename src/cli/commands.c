@@ -287,9 +287,9 @@ static int from_environment(const struct option_def *table, struct args *a, stru
     return 0;
 }
 
-/* Takes an option and its value: the text after '=', else the next argument; a switch gets "yes". A
- * secret in a setting is then masked in argv, which a program may overwrite; the config has its own
- * copy. */
+/* Takes an option and its value: the text after '=', else the next argument; a switch is set to
+ * "yes". A secret in a setting is then masked in argv, which a program may overwrite; the config
+ * has its own copy. */
 static int take_option(struct parser *p, const struct option_def *o, enum target target,
                        const char *value, struct error *err)
 {

@@ -6,8 +6,8 @@
  *
  * All pipelines of a process share a budget of memory for events in flight. A pipeline may hold as
  * much as remains free: the more pipelines are busy, the smaller the equal share of each. None
- * waits for another, because a pipeline with nothing in flight always gets a minimum, or one event,
- * however large. So the limit can be exceeded by one event per pipeline. */
+ * waits for another, because a pipeline with nothing in flight may always claim a minimum, or one
+ * event, however large. So the limit can be exceeded by one event per pipeline. */
 #ifndef ENGINE_CLAIM_QUOTA_H
 #define ENGINE_CLAIM_QUOTA_H
 

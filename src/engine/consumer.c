@@ -218,7 +218,7 @@ const struct option_def consumer_options[] = {
      "number of lanes that keys are divided into, to deliver in parallel, 1 to 64", option_int,
      AT(lanes), .min = 1, .max = STORE_LANES_MAX},
     {"from", "beginning|end|SEQ", "beginning",
-     "where a new consumer starts; SEQ is the first event it gets", set_from, .at = 0},
+     "where a new consumer starts; SEQ is the first event it receives", set_from, .at = 0},
     {"retry", "POLICY", "patient",
      "patient, fast, slow, or base=1s,cap=5m,attempts=5|forever,jitter=full|none,outage=24h",
      set_retry, AT(retry)},

@@ -44,7 +44,7 @@ static void event_not_now(struct pipeline *p, struct slot *slot, const struct si
 }
 
 /* Takes back an event that the sink has not tried. It is queued again, with two exceptions, which
- * end here. A suspect goes back to the store: if it stayed here, it would be in flight together
+ * end here. A suspect is returned to the store: if it stayed here, it would be in flight together
  * with the suspects of other consumers, and a crash would be blamed on none of them. An event of a
  * lost claim belongs to another worker; the events of its key that wait for it are held back. */
 static void event_not_tried(struct pipeline *p, struct slot *slot)

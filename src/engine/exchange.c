@@ -108,8 +108,9 @@ static int renew(struct pipeline *p, struct batch_state *b)
 
 /* All leases are renewed together, from the newest claim to the oldest, up to the first failure. So
  * of two claims of a lane, the older never expires after the newer, and a worker that takes over
- * gets their events in order. A claim past its deadline may belong to another worker: none of its
- * events are submitted (see may_submit in deliver.c) until the store confirms that it is ours. */
+ * receives their events in order. A claim past its deadline may belong to another worker: none of
+ * its events are submitted (see may_submit in deliver.c) until the store confirms that it is
+ * ours. */
 void exchange_renew(struct pipeline *p)
 {
     int64_t now = pipeline_now(p);
@@ -184,7 +185,7 @@ static void exchange_init(const struct pipeline *p, struct exchange *x)
 }
 
 /* Adds the sink's high-water marks to the settlement. A mark is a row to write, which costs the
- * store as much as several events. If there are few streams, marks go with every settlement. If
+ * store as much as several events. If there are few streams, every settlement carries marks. If
  * there are many, they are postponed for up to a second as long as another batch is in flight whose
  * settlement can take them: a stale mark is still correct, because it is a lower bound. */
 static void add_marks(struct pipeline *p, struct settlement *s)
@@ -396,8 +397,8 @@ static void took_batch(struct pipeline *p, struct batch_state *b, const struct c
 
     /* The next claim starts at the next lane, alternating between parked and fresh events. But
      * retries become due one by one, and claiming a few costs as much as claiming a full batch, so
-     * while fresh events wait, parked ones accumulate for a moment. No longer: until they are
-     * claimed, new events of their keys must be parked as well. */
+     * while fresh events wait, parked ones accumulate, though only briefly: until they are claimed,
+     * new events of their keys must be parked as well. */
     bool few = 4 * b->claim.n < p->quota.n;
     p->next.lane = (b->claim.lane + 1) % p->c->lanes;
     p->next.parked = !p->next.parked;

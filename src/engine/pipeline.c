@@ -12,7 +12,7 @@
 #define STANDBY_MAX (15000 * MS_NS)
 #define LEASE_OVER_MS 1
 
-/* ---- making and ending a pipeline ---- */
+/* ---- creating and ending a pipeline ---- */
 
 int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struct error *err)
 {

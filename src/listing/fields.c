@@ -265,7 +265,7 @@ const struct listing_field fields_consumer[] = {
      .label = "next retry"},
     {"down_since", LISTING_TIME, AT(down_since), "when its sink went down, or null",
      .label = "sink down since"},
-    {"last_error", LISTING_TEXT, AT(c.last_error), "why the last failed delivery failed, or null"},
+    {"last_error", LISTING_TEXT, AT(c.last_error), "error of the last failed delivery, or null"},
     {"last_error_at", LISTING_TIME, AT(c.last_error_at), "when it failed, or null"},
     {"floor", LISTING_INT, AT(c.floor), "events up to here are completed",
      .label = "completed up to", .text = consumer_floor_text},
