@@ -85,7 +85,7 @@ packages_lack() { # what, why
     echo "the tests that need $1 are skipped: $2" >&2
 }
 
-# packages_node_pg downloads node's module pg: Debian's, where Debian's own node is the one installed, else from npm into a cache
+# packages_node_pg provides node's module pg: Debian's, where Debian's own node is the one installed, else from npm into a cache
 # outside the tree, which tests/scenario/test_examples.py looks into. npm gets a minute at most.
 packages_node_pg() {
     local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests why=

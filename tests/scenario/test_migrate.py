@@ -101,7 +101,7 @@ class Functions(PgCase):
     def test_restarted_older_program_does_not_reinstall_its_objects(self):
         self.sql("UPDATE outbox.meta SET value = 'later' WHERE name = 'functions'")
         self.sql("INSERT INTO outbox.meta VALUES ('functions_former', 'x ' || %s)", self.ours)
-        self.assertIn("later build, and stay", self.outbox("migrate", "up").stdout)
+        self.assertIn("later build and are kept", self.outbox("migrate", "up").stdout)
         self.assertIn("nothing to do", self.outbox("init").stdout)
         self.assertEqual(self.meta("functions"), "later")
         self.assertEqual(self.json("migrate", "status")["functions"], "newer")
