@@ -208,8 +208,8 @@ static size_t submit_all(struct pipeline *p, struct delivery *const *d, size_t n
 }
 
 /* Offers up to `room` events to the sink: several from the queue, or the first one with the chain
- * that waits for it, or the first one alone, depending on the sink. A chain is as long as the sink
- * took last time, or twice as long if it took all of it: gathering events that it does not take is
+ * that waits for it, or the first one alone, depending on the sink. A chain is as long as what the
+ * sink took last time, or twice as long if that was a whole chain: gathering more than it takes is
  * wasted work. Returns how many the sink took or were malformed. */
 static size_t offer(struct pipeline *p, size_t room, int64_t now)
 {

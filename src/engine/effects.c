@@ -283,7 +283,7 @@ static void commit_batch(struct pipeline *p, struct batch_state *b, bool lost)
     if (lost)
         uncount(p, b);
 
-    /* Count down the batches that begin with savepoints. A batch of one event tells nothing. */
+    /* Count down the batches that begin with savepoints. A batch of one event proves nothing. */
     bool several = b->claim.n > 1;
     if (several && e->savepoint_batches > 0) {
         if (e->failures > 0)

@@ -381,7 +381,7 @@ static void took_nothing(struct pipeline *p, const struct exchange *x)
     p->stats.paused = h->paused;
     p->stats.through = h->through && p->inflight.n == 0;
     if (p->stats.through)
-        p->stats.stalled_since = 0; /* no work could be stuck */
+        p->stats.stalled_since = 0; /* there was no work to be stuck */
 }
 
 static void took_batch(struct pipeline *p, struct batch_state *b, const struct claim_hint *h)

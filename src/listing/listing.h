@@ -56,8 +56,8 @@ struct listing_field {
     size_t also;
     const char *const *names; /* of a bool: for people, instead of no and yes */
     bool maybe;               /* at `also` is a bool: whether there is a value */
-    bool optional; /* the JSON member is left out without a value; also a bool that is false, unless
-                    * it is `maybe` */
+    /* the JSON member is left out without a value; so is a false bool, unless it is `maybe` */
+    bool optional;
     const char *none;                             /* JSON for no value, instead of null */
     const char *empty;                            /* for people, instead of nothing */
     void (*text)(struct buf *b, const void *row); /* for people, if that differs */
