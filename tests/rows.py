@@ -113,7 +113,7 @@ def select(jobs, wanted):
     return kept
 
 
-# ---- what came of them ----
+# ---- their outcome ----
 
 def store_of(label, group):
     """store_of returns the stores that a group of a C program ran on."""

@@ -15,7 +15,7 @@ static const struct option_def options[] = {
      "layout of the table: processed_at, debezium, or auto to detect it (the default)", option_word,
      OWN(adopt_args, shape), .names = shapes},
     {"column", "FIELD=COLUMN", NULL,
-     "column that holds a field, if it is not found by its name; the fields are id, type, "
+     "column that holds a field, if it cannot be found by name; the fields are id, type, "
      "aggregate_type, aggregate_id, payload, created_at, processed_at and tenant; FIELD= if the "
      "table has none; FIELD='TEXT' for a constant type, aggregate_type or tenant; may be repeated",
      commands_pair, OWN(adopt_args, columns), .max = 8},
@@ -30,7 +30,7 @@ static const struct option_def options[] = {
      OWN(adopt_args, consumer), .check = store_name_check},
     {"drop-mark", NULL, "no", "stop marking rows; new rows still become events", option_bool,
      OWN(adopt_args, drop_mark)},
-    {"undo", NULL, "no", "stop turning rows into events; existing events stay", option_bool,
+    {"undo", NULL, "no", "stop turning rows into events; existing events are kept", option_bool,
      OWN(adopt_args, undo)},
     OPTION_YES,
     OPTION_DRY_RUN,
@@ -78,15 +78,16 @@ static enum answer answer_of(const struct adoption *d)
 static void adoption_text(struct buf *b, const void *row)
 {
     static const char *const said[][2] = {
-        [REMAPPED] = {"already adopted; new rows are read with these columns, its events stay",
+        [REMAPPED] = {"already adopted; new rows will be read with these columns, and "
+                      "existing events are kept",
                       "already adopted; new rows would be read with these columns"},
         [UNCHANGED] = {"already adopted; nothing to do",
                        "already adopted, with these columns; nothing would be done"},
         [UNMARKED] = {"rows are no longer marked", "rows would no longer be marked"},
         [NOT_MARKED] = {"rows were not marked; nothing to do",
                         "rows are not marked; nothing would be done"},
-        [UNDONE] = {"no longer adopted; its events stay",
-                    "would no longer be adopted; its events stay"},
+        [UNDONE] = {"no longer adopted; existing events are kept",
+                    "would no longer be adopted; existing events would be kept"},
         [NOT_ADOPTED] = {"was not adopted; nothing to do", "is not adopted; nothing would be done"},
     };
     const struct adoption *d = row;

@@ -317,10 +317,10 @@ int access_hosts_check(const char *list, struct error *err)
     while (next_host(&list, &word)) {
         if (str_is(word, "*") || read_listed(word, &h))
             continue;
-        return err_set(
-            err, ERR_CONFIG,
-            "\"%.*s\" is not a name or address; write them without a port: relay.example, 10.0.0.7",
-            (int)(word.n < 100 ? word.n : 100), word.p);
+        return err_set(err, ERR_CONFIG,
+                       "\"%.*s\" is neither a name nor an address; write it without "
+                       "a port: relay.example, 10.0.0.7",
+                       (int)(word.n < 100 ? word.n : 100), word.p);
     }
     return 0;
 }

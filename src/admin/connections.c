@@ -100,11 +100,12 @@ static int check_folder(const struct stat *folder, struct error *err)
 {
     bool open_to_all = (folder->st_mode & S_IWOTH) && !(folder->st_mode & S_ISVTX);
     if (open_to_all)
-        return err_set(err, ERR_CONFIG,
-                       "any user of this machine can replace the socket; chmod o-w its folder");
+        return err_set(
+            err, ERR_CONFIG,
+            "any user of this machine can replace the socket; run chmod o-w on its folder");
     if (folder->st_uid != 0 && folder->st_uid != geteuid())
         return err_set(err, ERR_CONFIG,
-                       "its folder belongs to another user, who can replace the socket");
+                       "the folder belongs to another user, who can replace the socket");
     return 0;
 }
 
@@ -120,7 +121,7 @@ static int lock_folder(const char *path, int *ret, struct error *err)
     if (r == 0) {
         fd = fd_above_stdio(openat(p.dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
         if (fd < 0)
-            r = err_errno(err, ERR_UNAVAILABLE, errno, "could not open its folder");
+            r = err_errno(err, ERR_UNAVAILABLE, errno, "could not open the folder");
     }
     place_release(&p);
     if (r != 0)
@@ -134,7 +135,7 @@ static int lock_folder(const char *path, int *ret, struct error *err)
         usleep(LOCK_PAUSE_US);
     }
     close(fd);
-    return err_set(err, ERR_BUSY, "another process has locked its folder; try again");
+    return err_set(err, ERR_BUSY, "another process has locked the folder; try again");
 }
 
 /* Whether a process is listening on a socket; if in doubt, true. */

@@ -1,4 +1,5 @@
-/* health.c: judges a consumer by the figures of its pipeline, and the relay by its consumers. */
+/* health.c: derives a consumer's health from its pipeline's metrics, and the relay's from its
+ * consumers. */
 #include "admin/admin.h"
 
 #include <stdarg.h>

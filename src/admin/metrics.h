@@ -13,7 +13,7 @@ struct metrics_consumer {
     struct consumer_gauge gauge;
 };
 
-/* The statuses of refused requests, which are counted. */
+/* The HTTP statuses of refused requests; each has a counter. */
 #define METRICS_REFUSALS 5
 extern const unsigned metrics_refusals[METRICS_REFUSALS];
 

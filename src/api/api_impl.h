@@ -86,8 +86,8 @@ void api_consumer_stop(outbox_consumer *c);
 /* api_runs_any returns whether outbox_run would run any consumer, even one whose settings are
  * wrong. */
 bool api_runs_any(const outbox *ob);
-/* api_workers lists the workers of all consumers, ready to run. The caller frees the list. NULL: it
- * failed, or there are none. */
+/* api_workers lists the workers of all consumers, ready to run. The caller frees the list. NULL: a
+ * failure, or no workers. */
 struct worker **api_workers(outbox *ob, size_t *ret_n, struct error *err);
 
 #endif

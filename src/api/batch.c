@@ -28,7 +28,7 @@ struct item {
     const char *why;
 };
 
-/* One consumer's claim. The parts of a batch are a list, because the application has pointers to
+/* One consumer's claim. The parts of a batch are a list, because the application holds pointers to
  * their items. */
 struct part {
     struct part *next;
@@ -88,8 +88,8 @@ static struct outcome failed_outcome(outbox_batch *b, const struct part *p, cons
     return o;
 }
 
-/* Fills in the outcome of an event, unless it was delivered: a settlement lists only exceptions. It
- * returns whether it did. */
+/* Fills in the outcome of an event and returns true, unless the event was delivered: a settlement
+ * lists only exceptions. */
 static bool outcome_of(outbox_batch *b, const struct part *p, const struct item *it,
                        struct outcome *ret)
 {
@@ -250,8 +250,8 @@ static size_t count_deliverable(const struct batch *b)
     return n;
 }
 
-/* Makes one claim for a consumer. *ret_again: it found and settled only events that may not be
- * delivered now, so more events may be available. */
+/* Makes one claim for a consumer. *ret_again: the claim had only events that may not be delivered
+ * now, and was settled; more events may be available. */
 static int claim_part(outbox_batch *b, struct part *p, const struct claim_request *req,
                       bool *ret_again, struct error *err)
 {
@@ -405,7 +405,7 @@ OUTBOX_API int outbox_claim_batch(outbox *ob, const outbox_claim *claim, outbox_
     return result;
 }
 
-/* ---- going through a batch ---- */
+/* ---- walking a batch ---- */
 
 OUTBOX_API void outbox_batch_free(outbox_batch *b)
 {

@@ -309,7 +309,7 @@ void api_consumer_free(outbox_consumer *c)
     free(c);
 }
 
-/* Unlinks the consumer under the lock, because outbox_wake goes through the list. */
+/* Unlinks the consumer under the lock, because outbox_wake walks the list. */
 void api_consumer_stop(outbox_consumer *c)
 {
     outbox *ob = c->ob;

@@ -172,8 +172,8 @@ int api_emit(struct store *st, void *foreign, const outbox_message *m, outbox_re
     return 0;
 }
 
-/* Emits on the handle's connection, or on a foreign one. *ret_in_tx (may be NULL) tells whether a
- * transaction of outbox_begin was open. */
+/* Emits on the handle's connection, or on a foreign one. *ret_in_tx (may be NULL): whether a
+ * transaction begun by outbox_begin was open. */
 static int emit_message(outbox *ob, void *foreign, const outbox_message *m, outbox_receipt *ret,
                         bool *ret_in_tx, struct error *err)
 {

@@ -12,7 +12,7 @@
 #include "pool/pool.h"
 
 #define TRIM_EVERY_MIN_MS INT64_C(1000)
-#define TRIM_EVERY_MAX_MS (30 * INT64_C(1000)) /* like sampling: events go within a minute */
+#define TRIM_EVERY_MAX_MS (30 * INT64_C(1000)) /* like sampling: deletes within a minute */
 #define TRIM_WARN_EVERY_MS (3600 * INT64_C(1000))
 
 #define AT(field) .at = offsetof(struct supervisor, field)

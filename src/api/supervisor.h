@@ -19,8 +19,8 @@ struct worker_view;
 
 /* State shared by the workers of one outbox. (1) Everything below `lock` is protected by it. */
 struct supervisor {
-    struct store *st;  /* the outbox; each worker opens its own handle on it, or: */
-    struct pool *pool; /* of supervisor_run: the connections that they share; NULL: none */
+    struct store *st;  /* the outbox; without a pool each worker opens its own handle on it */
+    struct pool *pool; /* of supervisor_run: the connections that the workers share; NULL: none */
     int connections;   /* maximum connections of the pool */
     int64_t memory;    /* bytes for the events that all workers hold */
     struct budget budget;

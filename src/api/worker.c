@@ -92,7 +92,7 @@ static int open_pipeline(struct worker *w, bool stand_by, struct error *err)
         cfg.tx_pool = (struct tx_pool){acquire_tx, release_tx, w};
     if (w->n_handlers > 0)
         cfg.progress = &w->call;
-    /* Only a relay that keeps running waits for the next claim; other runs want to finish. */
+    /* Only a relay that keeps running waits for the next claim; other runs are meant to end. */
     if (stand_by)
         cfg.settle_wait_ms = SETTLE_WAIT_MS;
     return pipeline_new(&cfg, &w->p, err);
@@ -181,7 +181,7 @@ static void publish_progress(struct worker *w, uint64_t round)
     pthread_mutex_unlock(&sv->lock);
 }
 
-/* ---- its thread ---- */
+/* ---- the worker's thread ---- */
 
 void worker_wake(struct worker *w)
 {

@@ -12,7 +12,7 @@
 
 /* A source of time: a monotonic clock for deadlines, and a wall clock for people. */
 struct clock {
-    int64_t (*mono_ns)(void *ctx); /* never goes back; used for deadlines */
+    int64_t (*mono_ns)(void *ctx); /* never runs backwards; used for deadlines */
     int64_t (*wall_ms)(void *ctx); /* milliseconds since 1970; "now" of a store without a server */
     void *ctx;
     int64_t (*wall_ns)(void *ctx); /* wall_ms in nanoseconds; NULL: whole milliseconds only */

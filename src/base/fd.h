@@ -1,5 +1,5 @@
-/* fd.h: descriptors: off 0, 1 and 2, written without signals, read as a whole, or used to wake a
- * thread that polls. */
+/* fd.h: descriptors: moved off 0, 1 and 2, written without signals, read as a whole, or used to
+ * wake a thread that polls. */
 #ifndef BASE_FD_H
 #define BASE_FD_H
 
@@ -25,8 +25,8 @@ static inline int fd_above_stdio(int fd)
 }
 
 /* fd_write is write(2) without signals: a file size limit (EFBIG) and a closed reader (EPIPE) show
- * in errno only; neither SIGXFSZ nor SIGPIPE ends the process, regardless of
- * the host's handlers. */
+ * only in errno; neither SIGXFSZ nor SIGPIPE ends the process, regardless of the host's
+ * handlers. */
 ssize_t fd_write(int fd, const void *p, size_t n);
 
 /* fd_read_file reads up to `size` bytes of a file, such as settings or a secret, into memory that
@@ -44,8 +44,8 @@ void fd_allow(size_t n);
 
 /* ---- waking a thread that polls ---- */
 
-/* wake_fd_new returns a descriptor that the caller closes; -1 with errno if the limit of
- * descriptors is reached. */
+/* wake_fd_new returns a descriptor that the caller closes; -1 with errno if the descriptor limit is
+ * reached. */
 static inline int wake_fd_new(void)
 {
     return fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));

@@ -20,7 +20,7 @@ struct range {
     const char *what;
 };
 
-/* The registries of special addresses (RFC 6890 and what IANA added since), of IPv4 ... */
+/* The registries of special addresses (RFC 6890 and what IANA has added since), of IPv4 ... */
 static const struct range ranges4[] = {
     {{0}, 8, "unspecified"},
     {{10}, 8, "private"},
@@ -40,7 +40,7 @@ static const struct range ranges4[] = {
 };
 
 /* ... and of IPv6. Nothing outside 2000::/3 is public; ranges listed here from outside it merely
- * get a better name than "reserved". */
+ * have a better name than "reserved". */
 static const struct range ranges6[] = {
     {{0}, 128, "unspecified"},
     {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}, 128, IPNET_LOOPBACK},
@@ -220,7 +220,7 @@ int ipnet_parse(const char *text, struct ipnet *ret, struct error *err)
         if (set)
             return err_set(
                 err, ERR_CONFIG,
-                "\"%s\" has bits set after its first %d; clear them, or use a longer prefix", text,
+                "\"%s\" has bits set after the first %d; clear them, or use a longer prefix", text,
                 net.bits);
     }
     *ret = net;

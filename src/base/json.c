@@ -602,7 +602,8 @@ bool json_equal(struct json a, struct json b)
 
 /* ---- writing ---- */
 
-/* Escapes a character that a string cannot hold literally. Seven of them have a short escape. */
+/* Escapes a character that may not appear literally in a string. Seven such characters have a short
+ * escape. */
 static void add_escape(struct buf *b, unsigned char c)
 {
     static const char hex[] = "0123456789abcdef", from[] = "\b\f\n\r\t\"\\", to[] = "bfnrt\"\\";

@@ -17,8 +17,9 @@
 
 struct option_def;
 
-/* An option_setter parses value into `field`, which is o->at bytes into the target. A switch gets
- * "yes" or "no". The error is ERR_CONFIG about the value alone: the caller names the option. */
+/* An option_setter parses value into `field`, which is o->at bytes into the target. A switch
+ * receives "yes" or "no". The error is ERR_CONFIG about the value alone: the caller names the
+ * option. */
 typedef int option_setter(void *field, const char *value, const struct option_def *o,
                           struct error *err);
 

@@ -208,7 +208,8 @@ static int check_trusted(const struct place *p, const char *name, const struct s
     return 0;
 }
 
-/* Alternates between both, since another relay may create or remove the file in between. */
+/* Alternates between opening and creating, since another relay may create or remove the file in
+ * between. */
 static int open_or_make(const struct place *p, int flags, mode_t mode, bool *ret_made)
 {
     for (int i = 0; i < TRIES_MAX; i++) {
@@ -258,10 +259,10 @@ bool place_caution(const struct place *p, char *out, size_t size)
     bool another = p->folder.st_uid != 0 && p->folder.st_uid != geteuid();
     if (any_user)
         snprintf(out, size,
-                 "any user of this machine can delete files in its folder; chmod the folder "
-                 "o-w, or +t");
+                 "any user of this machine can delete files in the folder; "
+                 "run chmod o-w or +t on it");
     else if (another)
-        snprintf(out, size, "its folder belongs to uid %u, who can delete files there",
+        snprintf(out, size, "the folder belongs to uid %u, who can delete files there",
                  (unsigned)p->folder.st_uid);
     return any_user || another;
 }

@@ -1,5 +1,5 @@
 /* rng.h: the only source of randomness, seeded by a number in a simulator, otherwise by the kernel;
- * and the ids made of it. */
+ * and the ids generated from it. */
 #ifndef BASE_RNG_H
 #define BASE_RNG_H
 
@@ -27,8 +27,8 @@ uint64_t rng_below(struct rng *r, uint64_t n);
 
 #define UUID_TEXT 36
 
-/* Makes time-ordered ids (RFC 9562, version 7). (1) The ids of one generator only grow, within a
- * millisecond and even when the clock goes back. */
+/* Makes time-ordered ids (RFC 9562, version 7). (1) The ids of one generator always ascend, within
+ * a millisecond and even when the clock goes back. */
 struct uuid7 {
     int64_t last_ms;
     uint32_t last_count;

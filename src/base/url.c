@@ -360,7 +360,7 @@ int url_query(const char *text, const char *password_env, const struct option_de
         return -1;
     bool has_cert = ret->cert != NULL, has_key = ret->key != NULL;
     if (has_cert != has_key)
-        return err_set(err, ERR_CONFIG, "cert and key go together");
+        return err_set(err, ERR_CONFIG, "cert and key must be given together");
     return url_password_env(password_env, &ret->password, err);
 }
 

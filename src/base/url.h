@@ -36,14 +36,14 @@ struct url {
 };
 
 /* url_parse parses a URL. The defaults of `table`, which may be NULL, and all parameters other than
- * user, password-file, ca, cert and key go into `target`. A row whose name ends with a star matches
- * every name with that prefix; its setter receives the rest: "linger.ms=5" for rdkafka.linger.ms=5
- * and "rdkafka.*". A host without a port gets default_port, and a URL without a host means
- * 127.0.0.1; an IPv6 address is written in brackets. A password in the URL is refused, because it
- * would show up in ps, in the configuration and in copies of it: it belongs in a file or in the
- * environment variable password_env. The caller checks whether ca, cert and key suit the scheme;
- * cert requires key, and key requires cert. Errors: ERR_CONFIG, ERR_NOMEM. The caller releases
- * *ret, even after an error. */
+ * user, password-file, ca, cert and key are stored in `target`. A row whose name ends with a star
+ * matches every name with that prefix; its setter receives the rest: "linger.ms=5" for
+ * rdkafka.linger.ms=5 and "rdkafka.*". A host without a port uses default_port, and a URL without a
+ * host means 127.0.0.1; an IPv6 address is written in brackets. A password in the URL is refused,
+ * because it would show up in ps, in the configuration and in copies of it: it belongs in a file or
+ * in the environment variable password_env. The caller checks whether ca, cert and key suit the
+ * scheme; cert requires key, and key requires cert. Errors: ERR_CONFIG, ERR_NOMEM. The caller
+ * releases *ret, even after an error. */
 int url_parse(const char *text, const char *default_port, const char *password_env,
               const struct option_def *table, void *target, struct url *ret, struct error *err);
 /* url_query is the part of url_parse after the path, for a URL with an address of another form. */
@@ -53,7 +53,7 @@ void url_release(struct url *u);
 
 /* url_password returns a copy of the password that the caller wipes and frees: the content of
  * `file` without its line end, read each time so that a password can be rotated; else a copy of
- * `given`. NULL with err->code 0 if both are NULL, else if it could not be read. */
+ * `given`. NULL if it could not be read or, with err->code 0, if both are NULL. */
 char *url_password(const char *file, const char *given, struct error *err);
 
 /* url_password_free wipes and frees a password; NULL is fine. */

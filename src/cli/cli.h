@@ -92,14 +92,14 @@ struct args {
 /* The output of a command with --json. An array of these ends with fields == NULL. */
 struct command_json {
     const struct listing_field *fields;
-    const char *form; /* "an object", "an array of objects", "an object a line" */
+    const char *form; /* "an object", "an array of objects", "an object per line" */
     const char *when; /* "with --check"; NULL: always, or otherwise */
 };
 #define JSON_OBJECT(fields) ((const struct command_json[]){{fields, "an object", NULL}, {NULL}})
 #define JSON_ARRAY(fields) \
     ((const struct command_json[]){{fields, "an array of objects", NULL}, {NULL}})
 #define JSON_LINES(fields) \
-    ((const struct command_json[]){{fields, "an object a line", NULL}, {NULL}})
+    ((const struct command_json[]){{fields, "an object per line", NULL}, {NULL}})
 
 /* The store that a command finds open in cli->st. */
 enum opens { OPENS_NONE, OPENS_STORE, OPENS_ANY_VERSION };
@@ -120,7 +120,7 @@ struct command {
     bool bare;      /* runs without loading any settings */
     enum opens opens;
     const struct command_json *json;
-    /* refuses options that do not go together, or asks first, before the store is opened; may be
+    /* refuses options that cannot be combined, or asks first, before the store is opened; may be
      * NULL */
     int (*check)(struct cli *cli, struct error *err);
     int (*run)(struct cli *cli, struct error *err);
@@ -139,8 +139,8 @@ const struct command *commands_next(const struct command *c);
  * three ways to name one. */
 int commands_need_store(const struct cli *cli, struct error *err);
 /* commands_open opens the store given in the settings and keeps it in cli->st; main closes it.
- * Only what the settings do not say is taken from `opt`: any_version, create and what belongs to
- * it. */
+ * It takes from `opt` only what the settings do not determine: any_version, create and what create
+ * needs. */
 int commands_open(struct cli *cli, struct store_options opt, struct error *err);
 /* commands_find returns the rows of a command. If there is none, the usage error suggests the
  * nearest name. */

@@ -52,7 +52,7 @@ struct checked {
 
 static const struct listing_field fields_problem[] = {
     {"where", LISTING_TEXT, .at = offsetof(struct problem, where),
-     "its place: a line of the file, a variable or an option; or null"},
+     "where it was found: a line of the file, a variable or an option; or null"},
     {"text", LISTING_TEXT, .at = offsetof(struct problem, text), "what is wrong"},
     {NULL},
 };
@@ -63,7 +63,8 @@ static const struct listing_field fields_problem[] = {
 static const struct listing_field fields_checked[] = {
     {"ok", LISTING_BOOL, AT(ok), "whether a relay could run with these settings"},
     {"file", LISTING_TEXT, AT(file), "the config file, or null"},
-    {"connected", LISTING_BOOL, AT(connected), "whether the store and the sinks were connected to"},
+    {"connected", LISTING_BOOL, AT(connected),
+     "whether the check connected to the store and the sinks"},
     {"consumers", LISTING_INT, AT(consumers), "number of consumers to run"},
     {"problems", LISTING_LIST, AT(problem), "problems that prevent a relay from running",
      PROBLEMS(n_problems)},
@@ -84,7 +85,7 @@ static const struct problem *select_problems(struct cli *cli, bool warning, size
     return list;
 }
 
-/* Only settings without errors get a line on stdout. */
+/* Only settings without errors print a line on stdout. */
 static void checked_text(struct buf *b, const void *row)
 {
     const struct checked *k = row;
@@ -165,7 +166,7 @@ static void setting_from_text(struct buf *b, const void *row)
 static const struct listing_field fields_setting[] = {
     {"section", LISTING_TEXT, AT(section), "outbox, or consumer NAME"},
     {"name", LISTING_TEXT, AT(name), "name of the setting"},
-    {"value", LISTING_TEXT, AT(value), "its value without secrets, or null"},
+    {"value", LISTING_TEXT, AT(value), "value without secrets, or null"},
     {"origin", LISTING_TEXT, AT(origin), "default, file, environment, flag or preset"},
     {"where", LISTING_TEXT, AT(where), "where it was set, or null", "FROM",
      .text = setting_from_text},

@@ -1,5 +1,5 @@
 /* cmd_consumers.c: outbox consumers, which lists consumers, pauses, resumes and removes them, and
- * changes their settings. Each change of settings makes a new generation; the newest is in
+ * changes their settings. Each change of settings creates a new generation; the newest is in
  * effect. */
 #include <pwd.h>
 #include <stdio.h>
@@ -38,8 +38,8 @@ static const struct option_def revert_options[] = {
 };
 static const struct option_def remove_options[] = {
     {"force", NULL, "no",
-     "remove it despite dead letters, events waiting for a retry, or a running relay", option_bool,
-     OWN(consumers_args, force)},
+     "remove the consumer despite dead letters, events waiting for a retry, or a running relay",
+     option_bool, OWN(consumers_args, force)},
     OPTION_DRY_RUN,
     OPTION_YES,
     OPTION_JSON,
@@ -91,7 +91,8 @@ static int consumers_show(struct cli *cli, struct error *err)
         return -1;
     if (n == 0)
         return err_set(err, ERR_NOTFOUND,
-                       "there is no consumer \"%s\"; `outbox consumers list` lists them", name);
+                       "there is no consumer \"%s\"; `outbox consumers list` lists all consumers",
+                       name);
     return output_pairs(cli, fields_consumer, PAIRS_CONSUMER, row, err);
 }
 
@@ -111,16 +112,16 @@ struct changed {
     }
 #define NOW \
     { \
-        "now", LISTING_TEXT, AT(now), "its new state" \
+        "now", LISTING_TEXT, AT(now), "new state" \
     }
 static const struct listing_field fields_changed[] = {NAME, NOW, {NULL}};
 static const struct listing_field fields_removed[] = {
     NAME,
     NOW,
     {"dry_run", LISTING_BOOL, AT(dry_run), "true: nothing was done"},
-    {"dead", LISTING_INT, AT(dead), "its dead letters"},
-    {"parked", LISTING_INT, AT(parked), "its parked events"},
-    {"position", LISTING_INT, AT(position), "its position"},
+    {"dead", LISTING_INT, AT(dead), "number of its dead letters"},
+    {"parked", LISTING_INT, AT(parked), "number of its parked events"},
+    {"position", LISTING_INT, AT(position), "position of the consumer"},
     {NULL},
 };
 #undef AT
@@ -163,7 +164,7 @@ static void removed_text(struct buf *b, const void *row)
                 c->dry_run ? "would be removed" : "removed", loss_of(c, loss));
 }
 
-/* Removes a consumer. One that still has work to do needs --force, also for a dry run. */
+/* Removes a consumer. One that still has work to do needs --force, even for a dry run. */
 static int consumers_remove(struct cli *cli, struct error *err)
 {
     const char *name = cli->args.pos[0];
@@ -251,7 +252,7 @@ static int consumers_history(struct cli *cli, struct error *err)
 /* ---- set and revert ---- */
 
 /* Puts the settings of spec into effect, even if they were replaced before, and prints them. The
- * history has the operator's name: "ada on host". */
+ * history records the operator: "ada on host". */
 static int put_settings(const struct cli *cli, struct consumer_spec *spec, struct error *err)
 {
     char by[STORE_NAME_MAX + 80], now[1024], host[65] = "";
@@ -350,8 +351,8 @@ static int consumers_revert(struct cli *cli, struct error *err)
     }
     if (!to)
         return err_set(err, ERR_NOTFOUND,
-                       "consumer \"%s\" does not have these earlier settings; `outbox consumers "
-                       "history %s` lists those it has",
+                       "consumer \"%s\" has no such earlier settings; `outbox consumers "
+                       "history %s` lists all of its settings",
                        name, name);
 
     struct consumer_spec spec = h.spec;

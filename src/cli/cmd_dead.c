@@ -87,7 +87,7 @@ static int show_letter(void *ctx, const struct dead_letter *d)
 static int letter_not_found(const struct cli *cli, struct error *err)
 {
     const struct dead_args *a = cli_own(cli);
-    const char *id = cli->args.pos[0], *hint = "`outbox dead list` lists them";
+    const char *id = cli->args.pos[0], *hint = "`outbox dead list` lists all dead letters";
     if (a->consumer)
         return err_set(err, ERR_NOTFOUND, "consumer \"%s\" has no dead letter \"%s\"; %s",
                        a->consumer, id, hint);
@@ -121,7 +121,7 @@ struct tally {
 
 static int count_letter(void *ctx, const struct dead_letter *d)
 {
-    /* A letter that was sent back becomes a dead letter again only when its event has used up its
+    /* A letter being retried becomes a dead letter again only when its event has used up its
      * attempts. */
     if (!d->retrying)
         ++*(int64_t *)ctx;
@@ -189,8 +189,7 @@ static void shares_json(struct buf *b, const void *row)
 #define AT(member) .at = offsetof(struct change, member)
 #define IF(member) .also = offsetof(struct change, member), .maybe = true, .optional = true
 static const struct listing_field fields_change[] = {
-    {"retried", LISTING_INT, AT(tally.sum), "dead retry: letters sent back for delivery",
-     IF(retried)},
+    {"retried", LISTING_INT, AT(tally.sum), "dead retry: letters queued for retry", IF(retried)},
     {"dropped", LISTING_INT, AT(tally.sum), "dead drop: letters deleted", IF(dropped)},
     {"dry_run", LISTING_BOOL, AT(dry_run), "true: nothing was done"},
     {"consumers", LISTING_OWN, .json = shares_json, .kind = "object",
@@ -205,7 +204,7 @@ static void change_text(struct buf *b, const void *row)
 {
     const struct change *o = row;
     buf_addf(b, "%s %s%s%s", human_count(o->tally.sum, "dead letter"),
-             o->dry_run ? "would be " : "", o->dropped ? "dropped" : "sent back for delivery",
+             o->dry_run ? "would be " : "", o->dropped ? "dropped" : "queued for retry",
              o->tally.n > 0 ? ": " : "");
     add_shares(b, &o->tally);
     buf_addc(b, '\n');

@@ -80,7 +80,7 @@ static void say_down(struct visit *v, const struct consumer_info *c, const char 
     const char *age = human_age(clock_since(v->info.now_ms, c->report_at));
     if (c->claims == 0) {
         advice = "start a relay that runs it, to try the sink again";
-        caveat = "; this is the last report of its relay, and no relay has a claim now";
+        caveat = "; this is the last report from its relay, and no relay holds a claim now";
     }
     SAY(PROBLEM, "consumer", advice, "consumer \"%s\" has been down since %s (%s): %.300s; %s%s",
         c->spec.name, since, age, c->report, wait, caveat);
@@ -94,7 +94,7 @@ static void say_late(struct visit *v, const struct consumer_info *c, int64_t ms,
     const char *age = human_age(ms);
     if (c->claims > 0) {
         SAY(WARNING, "consumer", "check the relay's log; more concurrency or lanes may help",
-            "consumer \"%s\" is behind: %s, the oldest for %s; %s has a claim", name, wait, age,
+            "consumer \"%s\" is behind: %s, the oldest for %s; %s holds a claim", name, wait, age,
             c->owner ? c->owner : "a worker");
         return;
     }
@@ -106,7 +106,7 @@ static void say_late(struct visit *v, const struct consumer_info *c, int64_t ms,
                  "start a relay that runs it, or `outbox consumers remove %s`", name);
     }
     SAY(PROBLEM, "consumer", advice,
-        "consumer \"%s\" is %s: %s, the oldest for %s, and no worker has a claim", name, state,
+        "consumer \"%s\" is %s: %s, the oldest for %s, and no worker holds a claim", name, state,
         wait, age);
 }
 
@@ -128,7 +128,7 @@ static void say_blocked(struct visit *v, const struct consumer_info *c, const ch
         p->error ? p->error : "", wait);
 }
 
-/* Checks whether a consumer gets its events. Reports only its first problem, which explains the
+/* Checks whether a consumer receives its events. Reports only its first problem, which explains the
  * others; and a blocked event, if a worker is running. */
 static void examine_delivery(struct visit *v, const struct consumer_info *c)
 {
@@ -207,7 +207,7 @@ static void examine_retention(struct visit *v)
     bool needed = pin && pin->floor < v->info.tail;
     const char *age = human_age(age_ms);
     if (needed)
-        SAY(WARNING, "retention", "get it delivered, or remove the consumer",
+        SAY(WARNING, "retention", "fix its delivery, or remove the consumer",
             "the oldest event is %s old and is kept for consumer \"%s\" (%s at %lld%s)", age,
             pin->spec.name, pin->floor_pin ? pin->floor_pin : "position", (long long)pin->floor,
             pin->paused ? ", paused" : "");
@@ -295,7 +295,7 @@ static void say_version(struct visit *v, const struct schema_status *s)
         SAY(PROBLEM, "version", "create one with `outbox init`", "there is no outbox");
     else if (there < known)
         SAY(PROBLEM, "version", "run `outbox migrate up`",
-            "the outbox has version %lld, this program needs %lld", there, known);
+            "the outbox has version %lld; this program needs %lld", there, known);
     else
         SAY(PROBLEM, "version", "use a newer outbox",
             "the outbox has version %lld, but this program knows only versions up to %lld", there,

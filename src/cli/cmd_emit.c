@@ -100,7 +100,7 @@ static int payload_read(const struct cli *cli, struct buf *b, struct str *ret, s
                          from_stdin ? "stdin" : path);
     if (b->n == max)
         return err_set(err, ERR_INVALID,
-                       "the payload is over the limit of %zu bytes; --max-payload sets it",
+                       "the payload is over the limit of %zu bytes; --max-payload sets the limit",
                        max - 1);
     *ret = (struct str){"", 0};
     if (b->p)
@@ -127,7 +127,7 @@ static void emitted_text(struct buf *b, const void *row)
 }
 
 /* Checks the event before it opens the store, so that a bad event costs no connection. If the id
- * cannot be printed, the error contains it, because the event is stored. */
+ * cannot be printed, the error contains it: by then the event has been stored. */
 static int emit_checked(struct cli *cli, const struct new_event *ev, struct error *err)
 {
     char id[UUID_TEXT + 1];
@@ -193,7 +193,7 @@ struct lines {
     int fd;
     struct buf b;
     size_t at, max;
-    int64_t number; /* of the line returned last */
+    int64_t number; /* of the last line returned */
     int64_t bytes;  /* read so far */
     bool end;
 };
@@ -246,8 +246,7 @@ static int lines_next(struct lines *l, struct str *ret, bool *ret_more, struct e
         if (seen > l->max) {
             l->number++; /* the error is about this line */
             return err_set(err, ERR_INVALID,
-                           "the line is longer than %zu bytes; max-payload sets how long it may be",
-                           l->max);
+                           "the line is longer than %zu bytes; max-payload sets the limit", l->max);
         }
 
         if (lf) {
@@ -401,8 +400,8 @@ static void bulk_text(struct buf *b, const void *row)
     buf_addf(b, "%s\n", bulk_counts(row, counts));
 }
 
-/* Stores a file and prints the counts. If they cannot be printed, the error contains them, because
- * the lines are stored. */
+/* Stores a file and prints the counts. If they cannot be printed, the error contains them: by then
+ * the lines have been stored. */
 static int bulk_run(struct bulk *k, int fd, struct error *err)
 {
     char counts[COUNTS];

@@ -16,7 +16,7 @@ struct events_args {
 };
 
 /* The inspections: states under the names that other outbox implementations use. Each is also a
- * subcommand. `unprocessed` selects the events a worker would get: pending, or failed and due
+ * subcommand. `unprocessed` selects the events a worker could claim: pending, or failed and due
  * again. */
 static const struct {
     const char *name;
@@ -174,7 +174,7 @@ static int list_events(const struct cli *cli, const struct event_query *q, struc
     return 0;
 }
 
-/* Notes on stderr that there are more events, or that not all were searched. */
+/* Notes on stderr that more events match, or that not all were searched. */
 static void tell_rest(const struct cli *cli, const struct event_query *q, const struct gathering *g)
 {
     const struct event_look *k = &g->looked;
@@ -182,7 +182,8 @@ static void tell_rest(const struct cli *cli, const struct event_query *q, const 
     if (none && !cli->args.json)
         fputs("no events match\n", stderr);
     if (g->more && !q->newest_first && !cli->args.json)
-        output_note("there are more: use --after %lld, or a larger --limit\n", (long long)g->last);
+        output_note("more events match: use --after %lld, or a larger --limit\n",
+                    (long long)g->last);
     if (k->partial)
         output_note("searched only sequence numbers %lld to %lld, not all events: use --after %lld "
                     "to continue%s, or --all to search everything\n",
@@ -266,8 +267,8 @@ static int visit_shown(void *ctx, const struct event *ev, const struct delivery_
 static int unknown_event(const char *id, struct error *err)
 {
     return err_set(err, ERR_NOTFOUND,
-                   "there is no event \"%s\"; give an id or a sequence number, as `outbox events "
-                   "list` shows them",
+                   "there is no event \"%s\"; give an id or a sequence number, as shown by `outbox "
+                   "events list`",
                    id);
 }
 
@@ -349,8 +350,8 @@ static int collect_waiting(void *ctx, const struct event *ev, const struct deliv
     return 1;
 }
 
-/* Finds a dead letter that was sent back and waits for a retry. It holds the whole event, and can
- * be retried even if the event itself was trimmed. */
+/* Finds a dead letter that is being retried and waits for its next attempt. It holds the whole
+ * event, and can be retried even if the event itself was trimmed. */
 static int collect_sent_back(void *ctx, const struct dead_letter *d)
 {
     struct waiting *w = ctx;
@@ -412,7 +413,7 @@ static void retried_text(struct buf *b, const struct retried *r)
 {
     output_addf(b, "%s: retrying now for %s", r->id, human_count(r->waited + r->dead, "consumer"));
     if (r->dead)
-        buf_addf(b, " (a dead letter of %lld)", (long long)r->dead);
+        buf_addf(b, " (%lld of them as a dead letter)", (long long)r->dead);
     buf_addc(b, '\n');
 }
 
@@ -455,7 +456,7 @@ static const struct command_json list_json[] = {
 const struct command cmd_events[] = {
     {"events", "list", NULL, "list events and their states", .options = list_options, LISTS},
     {"events", "show", "ID",
-     "show an event, by id or sequence number, with its state for each consumer",
+     "show an event, by id or sequence number, and its state for each consumer",
      .options = show_options, .min = 1, .max = 1, .opens = OPENS_STORE,
      .json = JSON_OBJECT(fields_listed_event), .run = events_show},
     {"events", "retry", "ID...",

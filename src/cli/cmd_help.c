@@ -214,7 +214,7 @@ static const struct listing_field fields_option[] = {
 #undef AT
 
 /* The options of commands have variables only if their rows say so; settings always have one, and
- * may stand in the config file. */
+ * may appear in the config file. */
 static void dump_table(struct listing *l, const char *scope, const struct option_def *table,
                        bool settings)
 {
@@ -257,7 +257,7 @@ static const struct listing_field fields_documented[] = {
     {"form", LISTING_TEXT, AT(form), "form of the output: an object, an array of objects"},
     {"when", LISTING_TEXT, AT(when), "when the command prints it, or null"},
     {"member", LISTING_TEXT, AT(path), "path of the member: deliveries[].state"},
-    {"type", LISTING_TEXT, AT(type), "its type"},
+    {"type", LISTING_TEXT, AT(type), "type of the member"},
     {"help", LISTING_TEXT, AT(help), "meaning of the member"},
     {NULL},
 };
@@ -427,7 +427,7 @@ static void print_man(void)
     for (size_t i = 0; sink_kinds[i]; i++)
         man(".TP\n\\fB$\\fR\n$\n", sink_kinds[i]->synopsis, sink_kinds[i]->help);
     puts(
-        ".SH ENVIRONMENT\nEvery setting and every option of a consumer can come from the "
+        ".SH ENVIRONMENT\nEvery setting and every consumer option can come from the "
         "environment, in capitals and with underscores: OUTBOX_STORE, OUTBOX_LEASE, "
         "OUTBOX_DRAIN_DEADLINE. Options override the environment, which overrides the config file. "
         "The environment alone can define consumers: OUTBOX_CONSUMERS=search,mail names them, and "

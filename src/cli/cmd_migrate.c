@@ -48,7 +48,7 @@ static void add_pending(struct buf *b, const void *row)
 #define AT(member) .at = offsetof(struct migrated, member)
 #define STORE \
     { \
-        "store", LISTING_TEXT, AT(store), "its URL, without the password" \
+        "store", LISTING_TEXT, AT(store), "URL of the store, without the password" \
     }
 static const struct listing_field fields_inited[] = {
     STORE,
@@ -84,12 +84,12 @@ static void up_text(struct buf *b, const void *row)
     long long there = (long long)s->there, known = (long long)s->known;
     output_addf(b, "%s: ", m->store);
     if (!changed && s->functions == FUNCTIONS_NEWER)
-        buf_addf(b, "already at version %lld; its functions are from a later build, and stay",
+        buf_addf(b, "already at version %lld; the functions are from a later build and are kept",
                  known);
     else if (!changed)
         buf_addf(b, "already at version %lld; nothing to do", known);
     else if (there == known)
-        buf_addf(b, "already at version %lld; its functions were updated", known);
+        buf_addf(b, "already at version %lld; the functions were updated", known);
     else if (there == 0)
         buf_addf(b, "created an outbox of version %lld", known);
     else
@@ -138,17 +138,17 @@ static void status_text(struct buf *b, const void *row)
         buf_adds(b, "no outbox");
     else
         buf_addf(b, "version %lld", (long long)s->there);
-    buf_addf(b, ", this program needs %lld: ", (long long)s->known);
+    buf_addf(b, "; this program needs %lld: ", (long long)s->known);
 
     if (pending > 0)
         buf_addf(b, "%s pending; run `outbox migrate up`", human_count(pending, "step"));
     else if (pending < 0)
-        buf_adds(b, "it is newer than this program; use a newer outbox");
+        buf_adds(b, "the installed version is newer than this program; use a newer outbox");
     else if (s->functions == FUNCTIONS_OLDER)
-        buf_adds(b, "its functions are from an earlier build; run `outbox migrate up`");
+        buf_adds(b, "the functions are from an earlier build; run `outbox migrate up`");
     else if (s->functions == FUNCTIONS_NEWER)
         buf_adds(b,
-                 "its functions are from a later build, which replaced this program's; nothing is "
+                 "the functions are from a later build, which replaced this program's; nothing is "
                  "pending");
     else
         buf_adds(b, "nothing is pending");
@@ -189,7 +189,7 @@ static int compare_schema(struct store *st, struct report *r, struct error *err)
             there, known);
     if (there < known)
         output_finding(r, FINDING_PROBLEM, "version", "run `outbox migrate up`",
-                       "the outbox has version %lld, this program needs %lld", there, known);
+                       "the outbox has version %lld; this program needs %lld", there, known);
     return st->ops->validate(st, output_finding_visit, r, err);
 }
 

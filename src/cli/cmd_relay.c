@@ -112,8 +112,8 @@ static bool wait_for_store(struct relay *r, int64_t *pause_ms, const struct erro
     return !atomic_load(&r->signal);
 }
 
-/* Does a step again and again while the store is unreachable. A signal that arrives meanwhile ends
- * the waiting successfully. */
+/* Repeats a step while the store is unreachable. A signal that arrives meanwhile ends the waiting
+ * successfully. */
 static int persist(struct relay *r, int (*step)(struct relay *r, struct error *err),
                    struct error *err)
 {

@@ -27,7 +27,7 @@ static const struct option_def options[] = {
     OPTION_END,
 };
 
-/* A consumer's counters at one moment. Two of them make a rate. */
+/* A consumer's counters at one moment. Two of them yield a rate. */
 struct counters {
     char name[STORE_NAME_MAX + 1];
     int64_t delivered, position;

@@ -46,7 +46,8 @@ int commands_find(const char *name, const struct command **ret, struct error *er
     }
 
     char hint[TEXT_HINT];
-    text_hint(name, names, (struct text_hint){.otherwise = "outbox help lists them"}, hint);
+    text_hint(name, names, (struct text_hint){.otherwise = "`outbox help` lists all commands"},
+              hint);
     return commands_usage(err, "unknown command \"%s\"%s", name, hint);
 }
 
@@ -271,8 +272,8 @@ static int unknown_option(const struct cli *cli, const char *name, struct error 
 
 /* ---- reading ---- */
 
-/* Sets the options of a table that have a variable. Arguments are applied later, so they override
- * it. */
+/* Sets the options of a table that are in the environment. Arguments are applied later and override
+ * them. */
 static int from_environment(const struct option_def *table, struct args *a, struct error *err)
 {
     char variable[CONFIG_VARIABLE];
@@ -286,9 +287,9 @@ static int from_environment(const struct option_def *table, struct args *a, stru
     return 0;
 }
 
-/* Takes an option and its value: the text after '=', else the next argument; a switch gets "yes". A
- * secret in a setting is then masked in argv, which a program may overwrite; the config has its own
- * copy. */
+/* Takes an option and its value: the text after '=', else the next argument; a switch is set to
+ * "yes". A secret in a setting is then masked in argv, which a program may overwrite; the config
+ * has its own copy. */
 static int take_option(struct parser *p, const struct option_def *o, enum target target,
                        const char *value, struct error *err)
 {
@@ -341,8 +342,8 @@ static int short_option(struct parser *p, const char *arg, struct error *err)
     const struct option_def *o = find_option(p->cli->cmd, NULL, arg[0], &target);
     if (!o)
         return commands_usage(err,
-                              "unknown option -%s; the short options are -c FILE and -h, all "
-                              "others have long names: see outbox help",
+                              "unknown option -%s; the only short options are -c FILE and -h; see "
+                              "`outbox help`",
                               arg);
     if (arg[1] && !o->arg)
         return commands_usage(err, "unknown option -%s", arg);
@@ -361,7 +362,8 @@ static int select_command(struct parser *p, const struct command *cmd, struct er
     return 0;
 }
 
-/* Takes the command, the subcommand, or an argument of it, in this order. */
+/* Takes the next positional argument: first the command, then the subcommand, then its
+ * arguments. */
 static int parse_positional(struct parser *p, const char *arg, struct error *err)
 {
     struct cli *cli = p->cli;
@@ -410,7 +412,7 @@ static int check_complete(const struct cli *cli, struct error *err)
 {
     const struct command *cmd = cli->cmd;
     if (!cli->rows)
-        return commands_usage(err, "no command given; outbox help lists them");
+        return commands_usage(err, "no command given; `outbox help` lists all commands");
     if (!cmd)
         return commands_sub(cli->rows, NULL, &cmd, err);
     if (cli->args.n_pos >= cmd->min)

@@ -126,8 +126,8 @@ void config_mask(struct buf *b, const char *value);
 /* config_secret reports whether a value certainly contains a password or a token. A path does not
  * count, because it may contain no secret. */
 bool config_secret(const char *value);
-/* config_hide overwrites a secret value in place with its masked form, cut to fit. It is meant for
- * our own arguments, which ps shows. */
+/* config_hide overwrites a secret value in place with its masked form, truncated to fit. It is
+ * meant for our own arguments, which ps shows. */
 void config_hide(char *value);
 /* config_cautions passes a warning to `visit` for every secret that other users of this machine can
  * see: in the arguments, in the config file, in files it names. */

@@ -289,7 +289,7 @@ static void check_consumer(const struct config_checking *k, const char *name)
     else
         config_tell(
             k, false, config_where_named(k->c, name),
-            "consumer \"%s\" has no sink; add --sink URL after --consumer %s, sink = URL to "
+            "consumer \"%s\" has no sink; add --sink URL after --consumer %s or sink = URL to "
             "its section, or set OUTBOX_CONSUMER_<NAME>_SINK",
             name, name);
 }
@@ -317,7 +317,8 @@ static bool check_tokens(const struct config_checking *k)
     bool is_open = file && stat(file->value, &st) == 0 && (st.st_mode & (S_IROTH | S_IWOTH));
     if (is_open)
         config_tell(k, true, file->where,
-                    "any user of this machine can read or write %s; chmod o-rwx it", file->value);
+                    "any user of this machine can read or write %s; run chmod o-rwx on it",
+                    file->value);
     return true;
 }
 

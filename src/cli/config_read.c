@@ -1,8 +1,8 @@
 /* config_read.c: reads the settings in the config file, with its sections [outbox] and
  * [consumer NAME], and in the environment. OUTBOX_<OPTION> sets an option,
  * OUTBOX_CONSUMERS=search,mail names consumers, and OUTBOX_CONSUMER_SEARCH_SINK sets an option of
- * one of them. Its name is in upper case there, with _ in place of dashes and dots. A variable that
- * could belong to either of two consumers is refused. */
+ * one of them. The consumer's name is in upper case there, with _ in place of dashes and dots. A
+ * variable that could belong to either of two consumers is refused. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,8 +55,7 @@ static int unknown_name(const char *name, bool in_consumer, struct error *err)
     bool typo = text_nearest(name, names) != NULL;
     if (misplaced && !typo) {
         return err_set(err, ERR_CONFIG,
-                       "\"%s\" is not an option of a consumer; move it to the [outbox] section",
-                       name);
+                       "\"%s\" is not a consumer option; move it to the [outbox] section", name);
     }
 
     char hint[TEXT_HINT];
@@ -81,7 +80,7 @@ static int take_entry(void *ctx, const char *section, const char *name, const ch
     if (!name)
         return 0;
     if (!*section)
-        return err_set(err, ERR_CONFIG, "\"%s\" is outside of any section; put [outbox] before it",
+        return err_set(err, ERR_CONFIG, "\"%s\" is outside any section; put [outbox] before it",
                        name);
 
     const struct option_def *def = option_find(consumer_options, name);

@@ -161,11 +161,11 @@ static const char *exposure_of(const char *path, bool secret)
     if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
         return NULL;
     if (st.st_mode & S_IWOTH)
-        return "any user of this machine can write it; chmod o-rwx it";
+        return "any user of this machine can write it; run chmod o-rwx on it";
     if (secret && st.st_mode & S_IROTH)
-        return "any user of this machine can read it; chmod o-rwx it";
+        return "any user of this machine can read it; run chmod o-rwx on it";
     if (st.st_uid != 0 && st.st_uid != geteuid())
-        return "it belongs to another user, who can change it; chown it";
+        return "it belongs to another user, who can change it; run chown on it";
     return NULL;
 }
 

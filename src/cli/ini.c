@@ -94,7 +94,7 @@ static int read_setting(struct parser *p, char *line, size_t n, struct error *er
 static int read_line(struct parser *p, char *line, char *end, struct error *err)
 {
     if (memchr(line, '\0', (size_t)(end - line)))
-        return err_set(err, ERR_CONFIG, "a NUL byte");
+        return err_set(err, ERR_CONFIG, "the line contains a NUL byte");
 
     line = trim(line, end);
     size_t n = strlen(line);

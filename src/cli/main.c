@@ -76,8 +76,8 @@ static int run_command(struct cli *cli, int argc, char **argv, struct error *err
 }
 
 /* Opens /dev/null as each of the descriptors 0, 1 and 2 that is closed, so that no file opened
- * later has its number. The access mode is the wrong one: reading stdin and writing to the others
- * still fail. */
+ * later takes its number. The access mode is deliberately wrong: reading stdin and writing to the
+ * others still fail. */
 static void hold_stdio(void)
 {
     static const int wrong_way[] = {O_WRONLY, O_RDONLY, O_RDONLY};

@@ -231,7 +231,7 @@ void output_finding(struct report *r, enum finding_level level, const char *name
 
 #define AT(member) .at = offsetof(struct report, member)
 const struct listing_field fields_report[] = {
-    {"findings", LISTING_LIST, .sub = fields_finding, .help = "what was found"},
+    {"findings", LISTING_LIST, .sub = fields_finding, .help = "the findings"},
     {"problems", LISTING_INT, AT(count[FINDING_PROBLEM]), "number of problems"},
     {"warnings", LISTING_INT, AT(count[FINDING_WARNING]), "number of warnings"},
     {"notes", LISTING_INT, AT(count[FINDING_NOTE]), "number of notes"},

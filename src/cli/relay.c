@@ -151,7 +151,7 @@ int relay_check(const struct config *config, struct error *err)
     if (f.n > 1) {
         size_t at = strlen(err->text);
         snprintf(err->text + at, sizeof(err->text) - at,
-                 " (one of %zu problems: outbox config check lists them)", f.n);
+                 " (one of %zu problems; `outbox config check` lists all)", f.n);
     }
     return -1;
 }
@@ -236,8 +236,8 @@ static void remove_unwanted(struct relay *r, const struct config *config, struct
             continue;
         stop_consumer(c);
         relay_log(r, LOG_INFO_, c->name,
-                  "stopped: no longer in the config; the store keeps its position and its events "
-                  "until you run outbox consumers remove");
+                  "stopped: no longer in the config; the store keeps the consumer's position and "
+                  "events until you run `outbox consumers remove`");
         drop_consumer(r, i);
         did->removed++;
     }

@@ -123,7 +123,7 @@ enum handler_entry calls_enter(void *ctx, size_t handler, struct delivery *d,
     if (r == 0 && done)
         return HANDLER_SKIP;
     if (r == 0 && external) {
-        effects_release(e); /* its work outside may take long */
+        effects_release(e); /* the handler's work outside may take long */
         return HANDLER_RUN;
     }
     if (r == 0 && own)

@@ -80,7 +80,7 @@ static size_t room_beside(const struct claim_quota *q, size_t held, size_t spare
     return room >= min_size(q->bytes, BUDGET_MORE) ? room : 0;
 }
 
-/* Call with the current usage. */
+/* Raises the peak to `held` bytes, unless it is higher already. */
 static void note_peak(struct budget *b, size_t held)
 {
     size_t peak = atomic_load(&b->peak);

@@ -6,8 +6,8 @@
  *
  * All pipelines of a process share a budget of memory for events in flight. A pipeline may hold as
  * much as remains free: the more pipelines are busy, the smaller the equal share of each. None
- * waits for another, because a pipeline with nothing in flight always gets a minimum, or one event,
- * however large. So the limit can be exceeded by one event per pipeline. */
+ * waits for another, because a pipeline with nothing in flight may always claim a minimum, or one
+ * event, however large. So the limit can be exceeded by one event per pipeline. */
 #ifndef ENGINE_CLAIM_QUOTA_H
 #define ENGINE_CLAIM_QUOTA_H
 
@@ -43,8 +43,8 @@ struct claim_quota {
 };
 
 /* claim_quota_init starts with 64 events, within the bounds of in_flight and most. `all_lanes`: the
- * first batch may span all lanes, and workers that join later must wait for it before they get any,
- * so it starts with 8 events. */
+ * first batch may span all lanes, and workers that join later must wait for it before they receive
+ * any, so it starts with 8 events. */
 void claim_quota_init(struct claim_quota *q, size_t in_flight, size_t most, bool all_lanes,
                       struct budget *budget);
 

@@ -57,7 +57,8 @@ const char *consumer_preset(const char *preset, const char *option)
     return p ? preset_value(p, option) : NULL;
 }
 
-/* Whether any preset sets the option, so that choosing another one has to restore its default. */
+/* Whether any preset sets the option, so that choosing another preset has to restore its
+ * default. */
 static bool some_preset_sets(const char *option)
 {
     for (size_t i = 0; i < PRESETS; i++) {
@@ -75,7 +76,7 @@ static int set_preset(void *target, const char *value, const struct option_def *
     (void)row;
     const struct preset *p = preset_find(value);
     if (!p)
-        return err_set(err, ERR_CONFIG, "\"%s\" is not dispatcher or none", value);
+        return err_set(err, ERR_CONFIG, "\"%s\" is neither dispatcher nor none", value);
 
     for (size_t i = 0; consumer_options[i].name; i++) {
         const struct option_def *o = &consumer_options[i];
@@ -114,7 +115,7 @@ static int set_normal(char **field, const char *value, void (*normal)(const char
         r = option_copy(field, text, NULL, err);
     else if (b.full)
         r = err_set(err, ERR_CONFIG,
-                    "is too long, the limit is %d bytes with a blank after each comma", NORMAL_MAX);
+                    "is too long; the limit is %d bytes with a blank after each comma", NORMAL_MAX);
     else
         r = err_nomem(err);
     buf_release(&b);
@@ -217,7 +218,7 @@ const struct option_def consumer_options[] = {
      "number of lanes that keys are divided into, to deliver in parallel, 1 to 64", option_int,
      AT(lanes), .min = 1, .max = STORE_LANES_MAX},
     {"from", "beginning|end|SEQ", "beginning",
-     "where a new consumer starts; SEQ is the first event it gets", set_from, .at = 0},
+     "where a new consumer starts; SEQ is the first event it receives", set_from, .at = 0},
     {"retry", "POLICY", "patient",
      "patient, fast, slow, or base=1s,cap=5m,attempts=5|forever,jitter=full|none,outage=24h",
      set_retry, AT(retry)},

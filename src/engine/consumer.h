@@ -42,8 +42,8 @@ void retry_hold(struct retry_policy *p, bool hold);
 void retry_show(const struct retry_policy *p, char out[RETRY_TEXT]);
 /* retry_delay returns how many ms to wait after `attempts` (>= 1) attempts have failed. */
 int64_t retry_delay(const struct retry_policy *p, int attempts, struct rng *r);
-/* retry_delay_in_doubt returns how many ms to wait after a failure that did not count, of an event
- * that has been failing for failing_ms. */
+/* retry_delay_in_doubt returns how many ms to wait after an uncounted failure of an event that has
+ * been failing for failing_ms. */
 int64_t retry_delay_in_doubt(const struct retry_policy *p, int64_t failing_ms, struct rng *r);
 /* retry_horizon returns the longest time between the first and the last attempt while the sink
  * works, in ms; 0: attempts are unbounded. */

@@ -30,7 +30,7 @@ static void event_not_mine(struct pipeline *p, struct slot *slot, const struct s
     failure_put_off(p, slot, max_i64(delay, r->retry_after_ms), text);
 }
 
-/* Postpones the event for a reason that is not its fault and does not concern the whole sink, so
+/* Postpones the event for a reason that is neither the event's fault nor about the whole sink;
  * other events continue. */
 static void event_not_now(struct pipeline *p, struct slot *slot, const struct sink_result *r)
 {
@@ -44,7 +44,7 @@ static void event_not_now(struct pipeline *p, struct slot *slot, const struct si
 }
 
 /* Takes back an event that the sink has not tried. It is queued again, with two exceptions, which
- * end here. A suspect goes back to the store: if it stayed here, it would be in flight together
+ * end here. A suspect is returned to the store: if it stayed here, it would be in flight together
  * with the suspects of other consumers, and a crash would be blamed on none of them. An event of a
  * lost claim belongs to another worker; the events of its key that wait for it are held back. */
 static void event_not_tried(struct pipeline *p, struct slot *slot)
@@ -208,8 +208,8 @@ static size_t submit_all(struct pipeline *p, struct delivery *const *d, size_t n
 }
 
 /* Offers up to `room` events to the sink: several from the queue, or the first one with the chain
- * that waits for it, or the first one alone, depending on the sink. A chain is as long as the sink
- * took last time, or twice as long if it took all of it: gathering events that it does not take is
+ * that waits for it, or the first one alone, depending on the sink. A chain is as long as what the
+ * sink took last time, or twice as long if that was a whole chain: gathering more than it takes is
  * wasted work. Returns how many the sink took or were malformed. */
 static size_t offer(struct pipeline *p, size_t room, int64_t now)
 {

@@ -283,7 +283,7 @@ static void commit_batch(struct pipeline *p, struct batch_state *b, bool lost)
     if (lost)
         uncount(p, b);
 
-    /* Count down the batches that begin with savepoints. A batch of one event tells nothing. */
+    /* Count down the batches that begin with savepoints. A batch of one event proves nothing. */
     bool several = b->claim.n > 1;
     if (several && e->savepoint_batches > 0) {
         if (e->failures > 0)
@@ -341,7 +341,7 @@ void effects_drop(struct pipeline *p, const struct batch_state *b)
 {
     struct effects *e = &p->effects;
     if (e->calls.epoch == b->claim.epoch)
-        e->calls.epoch = 0; /* they live in the arena of the batch */
+        e->calls.epoch = 0; /* the calls live in the batch's arena */
     if (e->batch != b)
         return;
     if (effects_in_tx(e))

@@ -13,7 +13,7 @@
 
 /* ---- the calls of a batch, one for each handler and event ----
  *
- * Fates survive a rollback, so a batch gets further each time it is repeated. */
+ * Fates survive a rollback, so a batch advances further each time it is repeated. */
 
 /* (1) A fate that ends a call is written by calls.c only.
  * (2) RECORDED and DONE hold for the open transaction only: effects_open resets them.
@@ -22,7 +22,7 @@ enum call_fate {
     CALL_OPEN,     /* undecided */
     CALL_RECORDED, /* the inbox has a record of an earlier effect: skipped */
     CALL_DONE,     /* took effect in this transaction; recorded when that is sealed */
-    CALL_ALONE,    /* failed in a transaction without savepoints: gets one from now on */
+    CALL_ALONE,    /* failed in a transaction without savepoints: has one from now on */
     CALL_LOST,     /* like ALONE, and the connection was lost while the handler ran */
     CALL_FAILED,   /* failed and took the transaction with it: not repeated */
     CALL_ENDED,    /* the handler ended the transaction: the event is refused */
@@ -47,7 +47,7 @@ struct calls {
  * may use; when a transaction fails, it is repeated in a narrower one. MODE_PER_CALL is set from
  * the start if any handler is external, and stays. */
 enum effects_mode {
-    MODE_PER_BATCH,  /* all events; a call that failed in it gets a savepoint from then on */
+    MODE_PER_BATCH,  /* all events; a call that failed in it has a savepoint from then on */
     MODE_SAVEPOINTS, /* all events, with a savepoint around each call */
     MODE_PER_EVENT,  /* one event, with a savepoint around each call; the rest is given back */
     /* One call, committed only if the claim still holds. A call of an external handler has no

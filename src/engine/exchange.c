@@ -108,8 +108,9 @@ static int renew(struct pipeline *p, struct batch_state *b)
 
 /* All leases are renewed together, from the newest claim to the oldest, up to the first failure. So
  * of two claims of a lane, the older never expires after the newer, and a worker that takes over
- * gets their events in order. A claim past its deadline may belong to another worker: none of its
- * events are submitted (see may_submit in deliver.c) until the store confirms that it is ours. */
+ * receives their events in order. A claim past its deadline may belong to another worker: none of
+ * its events are submitted (see may_submit in deliver.c) until the store confirms that it is
+ * ours. */
 void exchange_renew(struct pipeline *p)
 {
     int64_t now = pipeline_now(p);
@@ -157,8 +158,8 @@ static void exchange_init(const struct pipeline *p, struct exchange *x)
 {
     *x = (struct exchange){.at = pipeline_now(p)};
 
-    /* If the store has another claim of ours, its answer was lost, and its events must be delivered
-     * first. */
+    /* If the store holds another claim of ours, the answer to that claim was lost, and its events
+     * must be delivered first. */
     size_t n_known = 0;
     for (size_t i = 0; i < p->inflight.n; i++) {
         const struct batch_state *b = p->inflight.batch[i];
@@ -184,7 +185,7 @@ static void exchange_init(const struct pipeline *p, struct exchange *x)
 }
 
 /* Adds the sink's high-water marks to the settlement. A mark is a row to write, which costs the
- * store as much as several events. If there are few streams, marks go with every settlement. If
+ * store as much as several events. If there are few streams, every settlement carries marks. If
  * there are many, they are postponed for up to a second as long as another batch is in flight whose
  * settlement can take them: a stale mark is still correct, because it is a lower bound. */
 static void add_marks(struct pipeline *p, struct settlement *s)
@@ -300,8 +301,8 @@ static void note_crashes(struct pipeline *p, const struct claim_hint *h)
     p->stats.buried += (int64_t)h->buried;
     meter_buried(&p->stats.meter, STR(""), BURIAL_CRASHED, (int64_t)h->buried);
     if (h->crashed) {
-        pipeline_log(p, LOG_WARN_, "took over %zu event%s of a worker that vanished%s", h->crashed,
-                     h->crashed == 1 ? "" : "s",
+        pipeline_log(p, LOG_WARN_, "took over %zu event%s from a worker that vanished%s",
+                     h->crashed, h->crashed == 1 ? "" : "s",
                      pipeline_in_process(p) ? "; delivering one at a time" : "");
     }
     if (h->buried) {
@@ -380,7 +381,7 @@ static void took_nothing(struct pipeline *p, const struct exchange *x)
     p->stats.paused = h->paused;
     p->stats.through = h->through && p->inflight.n == 0;
     if (p->stats.through)
-        p->stats.stalled_since = 0; /* no work could be stuck */
+        p->stats.stalled_since = 0; /* there was no work to be stuck */
 }
 
 static void took_batch(struct pipeline *p, struct batch_state *b, const struct claim_hint *h)
@@ -396,8 +397,8 @@ static void took_batch(struct pipeline *p, struct batch_state *b, const struct c
 
     /* The next claim starts at the next lane, alternating between parked and fresh events. But
      * retries become due one by one, and claiming a few costs as much as claiming a full batch, so
-     * while fresh events wait, parked ones accumulate for a while. But not for long: until they are
-     * claimed, new events of their keys must be parked as well. */
+     * while fresh events wait, parked ones accumulate, though only briefly: until they are claimed,
+     * new events of their keys must be parked as well. */
     bool few = 4 * b->claim.n < p->quota.n;
     p->next.lane = (b->claim.lane + 1) % p->c->lanes;
     p->next.parked = !p->next.parked;
@@ -529,7 +530,7 @@ bool exchange_settle(struct pipeline *p, size_t i)
 /* ---- a step ---- */
 
 /* Brings the next look forward if a wake-up has come. Skips the check where it would change
- * nothing: a look is due anyway, or another worker has the lane. */
+ * nothing: a look is due anyway, or another worker holds the lane. */
 static void note_wake_up(struct pipeline *p, int64_t now)
 {
     if (schedule_look_due(&p->schedule, now) || !schedule_listens(&p->schedule, now))

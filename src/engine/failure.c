@@ -44,7 +44,7 @@ static bool counts_as_down(const struct failure_detector *d, int64_t now)
     return certainly_down(d) || fails_for_long(d, now - d->failing_since);
 }
 
-/* Whether it was sent during the last completed outage. */
+/* Whether a delivery was sent during the last completed outage. */
 static bool sent_in_outage(const struct failure_detector *d, int64_t sent_at)
 {
     return sent_at >= d->out_from && sent_at < d->out_to;

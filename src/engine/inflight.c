@@ -360,7 +360,7 @@ static void start_batch(struct inflight *f, struct batch_state *b, bool chain)
 
 int inflight_add(struct inflight *f, struct batch_state *b, bool chain)
 {
-    /* If the store had a claim unknown to us, the lane would not have been free. With several
+    /* If the store held a claim unknown to us, the lane would not have been free. With several
      * lanes, that claim might be in another. */
     bool lane_was_free = !b->claim.parked && f->c->lanes == 1;
     if (lane_was_free)
@@ -443,7 +443,7 @@ void inflight_by_key(struct inflight *f, struct batch_state *b)
 void inflight_lose(struct inflight *f, struct batch_state *b)
 {
     b->lost = true;
-    f->forgot = true; /* the store may have it until another worker takes it over */
+    f->forgot = true; /* the store may keep the claim until another worker takes it over */
     end_untried(f, b);
     make_stale(f);
     inflight_tidy(f);

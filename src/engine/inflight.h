@@ -37,7 +37,7 @@ struct slot {
     int64_t sent_at; /* when it was last offered to the sink, monotonic; no two are equal */
     enum slot_state state;
     bool mapped;      /* in the key map, as the last of its key */
-    bool exceptional; /* `out` goes into the settlement */
+    bool exceptional; /* `out` is part of the settlement */
     bool undecided;   /* it failed; whether that counts is decided when the batch is settled */
     bool refused;     /* it failed, and the sink reported that the event is to blame */
     bool released;    /* not tried, and given back by release_from */
@@ -50,7 +50,7 @@ struct slot {
 struct batch_state {
     bool used;
     bool lost;   /* the claim is no longer ours: the batch ends without a settlement */
-    bool by_key; /* slots that have not ended are in the key map: events of a key go one by one */
+    bool by_key; /* slots that have not ended are in the key map: events are sent key by key */
     struct arena a;
     struct batch claim;
     struct slot *slots;
@@ -64,8 +64,8 @@ struct batch_state {
 
 enum inflight_queue {
     QUEUE_READY,  /* holds the events that may be submitted, in order */
-    QUEUE_STALE,  /* events have come back from the sink: it must be rebuilt */
-    QUEUE_RETURN, /* stale, and unstarted events go back to the store */
+    QUEUE_STALE,  /* the sink has returned events: the queue must be rebuilt */
+    QUEUE_RETURN, /* stale, and unstarted events are returned to the store */
 };
 
 /* (1) batch[0..n) are in claim order, and are settled in that order, so whatever holds a key back
@@ -85,7 +85,7 @@ struct inflight {
     struct slot *ready, **ready_tail;
     enum inflight_queue queue;
     bool gave_back; /* some events go back to the store when their batch is settled */
-    bool forgot;    /* the store may have a claim of ours that is unknown here, or lost to us */
+    bool forgot;    /* the store may hold a claim of ours that is unknown here, or lost to us */
 };
 
 /* inflight_init borrows the consumer. Returns -1 when out of memory; inflight_release is safe even
@@ -97,10 +97,10 @@ void inflight_release(struct inflight *f);
 
 /* inflight_spare returns an unused batch, or NULL if all are in use. */
 struct batch_state *inflight_spare(struct inflight *f);
-/* inflight_add adds it once a claim has filled it, and queues the events that may be submitted:
- * with `chain` those of a key one after the other; else the sink keeps their order (SINK_FAILSTOP),
- * until one is held back. Returns -1 when out of memory: the batch is forgotten then, and claimed
- * again when its lease has expired. */
+/* inflight_add adds such a batch once a claim has filled it, and queues the events that may be
+ * submitted: with `chain` those of a key one after the other; else the sink keeps their order
+ * (SINK_FAILSTOP), until one is held back. Returns -1 when out of memory: the batch is forgotten
+ * then, and claimed again when its lease has expired. */
 int inflight_add(struct inflight *f, struct batch_state *b, bool chain);
 /* inflight_drop forgets batch[i]. */
 void inflight_drop(struct inflight *f, size_t i);
@@ -114,7 +114,7 @@ void inflight_remap(struct inflight *f);
  * only batch, and none of its events may be with the sink. */
 void inflight_restart(struct inflight *f, struct batch_state *b);
 /* inflight_by_key sends the rest of a batch key by key from now on, behind the events in flight.
- * Any other batch in flight must already go by key. */
+ * Any other batch in flight must already be sent by key. */
 void inflight_by_key(struct inflight *f, struct batch_state *b);
 /* inflight_forgot notes that a claim may have been made whose answer was lost. */
 static inline void inflight_forgot(struct inflight *f)
@@ -134,8 +134,8 @@ void inflight_shrink(struct inflight *f);
 
 /* inflight_next_settled returns the index of the batch to settle next: the oldest, unless nothing
  * of the newest was tried. Then the store can simply move its position back to before that batch,
- * if no claim unknown to us was made after it: it would have to park the batch then, and hand it
- * out before older ones. */
+ * if no claim unknown to us was made after it; otherwise the store would have to park the batch and
+ * hand it out before older ones. */
 size_t inflight_next_settled(const struct inflight *f);
 /* inflight_outcomes lists the exceptions of a batch in b->out, in batch order, once all of its
  * events have ended. Returns -1 when out of memory. */
@@ -163,8 +163,8 @@ void inflight_return(struct inflight *f, struct slot *slot);
  * holds it back. Text in `out` is copied. `exceptional` is false for a plain delivery. */
 void inflight_end(struct inflight *f, struct slot *slot, const struct outcome *out,
                   bool exceptional);
-/* inflight_hold ends a slot that was not tried: the event will be parked behind its key, with its
- * attempts unchanged. */
+/* inflight_hold ends a slot that was not tried: the event will be parked behind an earlier one of
+ * its key, its attempts unchanged. */
 void inflight_hold(struct inflight *f, struct slot *slot);
 
 /* inflight_want_back requests that unstarted events go back to the store. inflight_tidy does that,

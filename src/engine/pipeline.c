@@ -12,7 +12,7 @@
 #define STANDBY_MAX (15000 * MS_NS)
 #define LEASE_OVER_MS 1
 
-/* ---- making and ending a pipeline ---- */
+/* ---- creating and ending a pipeline ---- */
 
 int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struct error *err)
 {
@@ -201,7 +201,7 @@ static bool try_again(struct pipeline *p)
     if (now < p->standby.at || schedule_store_away(&p->schedule, now))
         return false;
     if (register_consumer(p, PUT_AGAIN, &err) == 0) {
-        pipeline_log(p, LOG_INFO_, "its settings are in force again: resuming");
+        pipeline_log(p, LOG_INFO_, "the settings of this relay are in force again; resuming");
         p->standby = (struct standby){0};
         p->stats.standby_why = (struct error){0};
         schedule_look_now(&p->schedule);
@@ -217,7 +217,7 @@ static bool try_again(struct pipeline *p)
 /* ---- a step ---- */
 
 /* Whether the sink needs to be driven. A sink with a lease must renew or acquire it even when idle,
- * but not while we stand by: a worker with the current settings gets it then. */
+ * but not while we stand by: then a worker with the current settings acquires it. */
 static bool awaits_sink(const struct pipeline *p)
 {
     if (inflight_deliveries(&p->inflight) > 0)

@@ -19,7 +19,7 @@
 
 struct pipeline;
 
-/* Where the handlers of a pipeline get the connection for their transactions, for one step at a
+/* Where the handlers of a pipeline obtain the connection for their transactions, for one step at a
  * time; no transaction is open between steps. acquire may wait; NULL: there is no pool. */
 struct tx_pool {
     int (*acquire)(void *ctx, struct store **ret, struct error *err);
@@ -104,11 +104,11 @@ struct pipeline_stats {
     int64_t down_since; /* monotonic ns; 0: the sink is up */
 };
 
-/* pipeline_new makes a pipeline, which the caller frees. pipeline_attach then gives it its sink,
+/* pipeline_new makes a pipeline, which the caller frees. pipeline_attach then attaches its sink,
  * which must have been opened with pipeline_done and this pipeline as its done function.
- * pipeline_register comes last: it registers the consumer in the store, which must have no trace of
- * a consumer that failed to start. It fails with ERR_CONFLICT if other settings are in force (see
- * consumer_put) and cfg->stand_by is false. */
+ * pipeline_register is called last: it registers the consumer in the store, which must have no
+ * trace of a consumer that failed to start. It fails with ERR_CONFLICT if other settings are in
+ * force (see consumer_put) and cfg->stand_by is false. */
 int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struct error *err);
 void pipeline_attach(struct pipeline *p, struct sink *sk);
 int pipeline_register(struct pipeline *p, struct error *err);

@@ -17,7 +17,7 @@
  * When a pipeline looks for work, reacts to wake-ups, retries a failed store, gives up a drain.
  * Nothing here reads a clock: every time is monotonic, in ns, and comes from the caller. */
 
-#define TAKEN_WAIT (50 * MS_NS) /* between looks while another worker has the lane */
+#define TAKEN_WAIT (50 * MS_NS) /* between looks while another worker holds the lane */
 #define STORE_WAIT_MIN (100 * MS_NS)
 #define STORE_WAIT_MAX (5000 * MS_NS)
 #define STORE_PAUSE (200 * MS_NS)
@@ -48,7 +48,7 @@ static inline void schedule_look_now(struct schedule *s)
 }
 
 /* schedule_rest makes the next look due in `wait`, or at a wake-up. `lane_taken`: another worker
- * has the lane, and each of its commits is a wake-up, so the next look is at least 50 ms away. */
+ * holds the lane, and each of its commits is a wake-up, so the next look is at least 50 ms away. */
 static inline void schedule_rest(struct schedule *s, int64_t now, int64_t wait, bool lane_taken)
 {
     s->ignore_until = 0;
@@ -143,11 +143,11 @@ struct standby {
 
 /* What the next turn with the store starts from. (1) Only exchange.c writes these. */
 struct next_turn {
-    int lane;               /* the lane the next claim tries first */
+    int lane;               /* the lane that the next claim tries first */
     bool parked;            /* the next claim tries parked events first, if it is time to */
     int64_t parked_at;      /* when parked events may be claimed again, monotonic; 0: at once */
-    bool marking;           /* the settlement under way brings the sink's high-water marks */
-    int64_t marked_at;      /* when a settlement last brought them, monotonic */
+    bool marking;           /* the settlement under way carries the sink's high-water marks */
+    int64_t marked_at;      /* when a settlement last carried them, monotonic */
     char wake_blocker[200]; /* the session that blocks wake-ups, as last logged; "": none */
 };
 
@@ -155,7 +155,7 @@ struct next_turn {
 struct offers {
     int64_t last_sent; /* sent_at of the last delivery; no two are equal */
     bool answered;     /* the sink has answered since it was last offered something */
-    size_t chain;      /* events of a chain that were taken; twice as many if all were */
+    size_t chain;      /* events of the last chain that were taken; doubled if all were */
 };
 
 /* (1) Only pipeline.c writes stats.state, error and standby_why; the structs are written by the
@@ -272,7 +272,7 @@ int64_t exchange_settle_delay_until(const struct pipeline *p, int64_t now);
 void exchange_drop(struct pipeline *p, size_t i);
 void exchange_drop_lost(struct pipeline *p);
 /* exchange_settlement returns the settlement of a batch; it points into b. exchange_settled forgets
- * batch[i], which the store has settled, or refused to because the claim was `lost`. */
+ * batch[i], which the store has settled, or has refused because the claim was `lost`. */
 struct settlement exchange_settlement(struct pipeline *p, const struct batch_state *b);
 void exchange_settled(struct pipeline *p, size_t i, bool lost);
 /* exchange_store_failed notes that the store failed or did not answer, and backs off.

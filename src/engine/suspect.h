@@ -27,7 +27,7 @@ struct suspect;
 
 /* The suspects of all pipelines of a process; any thread. (1) in_flight and blamed are protected by
  * lock. (2) blamed != NULL implies in_flight == 1. (3) The pipeline that claims an event that may
- * be blamed has `asking` until its delivery begins. No other suspect begins meanwhile: it could
+ * be blamed holds `asking` until its delivery begins. No other suspect begins meanwhile: it could
  * kill the process before the store knows that the claim is not to be blamed. */
 struct suspects {
     pthread_mutex_t lock;
@@ -42,7 +42,7 @@ struct suspect {
     bool in_flight;
     struct suspect_claim claim; /* valid if it is in flight */
     bool due;                   /* the store has reported a suspect */
-    bool asking;                /* it has all->asking */
+    bool asking;                /* it holds all->asking */
 };
 
 void suspect_all_init(struct suspects *all);

@@ -21,13 +21,13 @@ const struct listing_field fields_event[] = {
     {"seq", LISTING_INT, AT(seq), "sequence number"},
     {"type", LISTING_STR, AT(type), "type of the event"},
     {"key", LISTING_STR, .text = event_key_text, .people_only = true},
-    {"aggregate_type", LISTING_STR, AT(aggregate_type), "first part of its key, or null"},
-    {"aggregate_id", LISTING_STR, AT(aggregate_id), "second part of its key, or null"},
+    {"aggregate_type", LISTING_STR, AT(aggregate_type), "first part of the key, or null"},
+    {"aggregate_id", LISTING_STR, AT(aggregate_id), "second part of the key, or null"},
     {"version", LISTING_INT, AT(version), "version of the aggregate, or null",
      .also = offsetof(struct event, has_version), .maybe = true},
     {"payload", LISTING_JSON, AT(payload), "the payload, as it was emitted"},
     {"headers", LISTING_JSON, AT(headers), "the headers, an object of strings", .none = "{}"},
-    {"idempotency_key", LISTING_STR, AT(idempotency_key), "its idempotency key, or null"},
+    {"idempotency_key", LISTING_STR, AT(idempotency_key), "idempotency key, or null"},
     {"tenant", LISTING_STR, AT(tenant), "the tenant it belongs to, or null"},
     {"created_at", LISTING_TIME, AT(created_at), "when it was emitted", "CREATED", "created"},
     {"not_before", LISTING_TIME, AT(not_before), "when its delay ends, or null"},
@@ -92,8 +92,9 @@ const struct listing_field fields_listed_event[] = {
     {"states", LISTING_TEXT, .heading = "STATE", .text = listed_event_states, .people_only = true},
     {"next", LISTING_TIME, AT(next_at), .heading = "NEXT ATTEMPT", .people_only = true},
     {"error", LISTING_TEXT, AT(error), .heading = "LAST ERROR", .people_only = true},
-    {"deliveries", LISTING_LIST, AT(d), "its state for each consumer", .sub = fields_delivery,
-     .also = offsetof(struct listed_event, n), .size = sizeof(struct delivery_info)},
+    {"deliveries", LISTING_LIST, AT(d), "state of the event for each consumer",
+     .sub = fields_delivery, .also = offsetof(struct listed_event, n),
+     .size = sizeof(struct delivery_info)},
     {NULL},
 };
 #undef AT
@@ -116,7 +117,7 @@ const struct listing_field fields_dead_letter[] = {
     {"attempts", LISTING_SMALL, AT(attempts), "attempts that were made"},
     {"error", LISTING_TEXT, AT(error), "why the last attempt failed"},
     {"dead_at", LISTING_TIME, AT(dead_at), "when it became a dead letter", "DIED", "died"},
-    {"retrying", LISTING_BOOL, AT(retrying), "whether it was sent back and is being delivered"},
+    {"retrying", LISTING_BOOL, AT(retrying), "whether it is being retried"},
     {NULL},
 };
 #undef AT
@@ -198,7 +199,7 @@ static void consumer_trouble_text(struct buf *b, const void *row)
     buf_addf(b, "since %s: ", human_age(clock_since(l->now_ms, c->report_at)));
     buf_adds(b, c->report);
     if (c->claims == 0)
-        buf_adds(b, " (last report of its relay; no relay has a claim now)");
+        buf_adds(b, " (last report from its relay; no relay holds a claim now)");
 }
 
 /* The position up to which everything is completed, and the cause that holds back the rest. */
@@ -217,7 +218,7 @@ static void consumer_floor_text(struct buf *b, const void *row)
 #define ALSO(member) .also = offsetof(struct listed_consumer, member)
 #define RATE ALSO(has_rates), .maybe = true, .optional = true
 static const struct listing_field first_parked[] = {
-    {"seq", LISTING_INT, AT(c.first_parked.seq), "its sequence number"},
+    {"seq", LISTING_INT, AT(c.first_parked.seq), "sequence number"},
     {"overdue_ms", LISTING_AGE, AT(c.first_parked.since), ALSO(now_ms),
      .help = "how long it has been due"},
     {"attempts", LISTING_SMALL, AT(c.first_parked.attempts), "attempts so far"},
@@ -233,13 +234,13 @@ const struct listing_field fields_consumer[] = {
     {"paused", LISTING_BOOL, AT(c.paused), "whether it is paused"},
     {"events", LISTING_TEXT, AT(c.spec.events),
      "patterns of the event types it wants; empty for all", .empty = "*"},
-    {"where", LISTING_TEXT, AT(c.spec.where), "its payload predicate; empty for none"},
+    {"where", LISTING_TEXT, AT(c.spec.where), "payload predicate; empty for none"},
     {"order", LISTING_NAME, AT(c.spec.order), "none, key or global", .names = store_order_names},
     {"lanes", LISTING_SMALL, AT(c.spec.lanes), "number of lanes"},
-    {"retry", LISTING_TEXT, AT(c.spec.retry), "its retry policy"},
+    {"retry", LISTING_TEXT, AT(c.spec.retry), "retry policy"},
     {"position", LISTING_INT, AT(c.position), "sequence number up to which events were claimed"},
     {"behind", LISTING_ABOUT, AT(c.behind), ALSO(c.behind_exact),
-     .help = "events it wants that are not delivered"},
+     .help = "events it wants that have not been delivered"},
     {"behind_exact", LISTING_BOOL, AT(c.behind_exact), "false: behind is an estimate"},
     {"lag_ms", LISTING_AGE, AT(c.oldest_at), "age of the oldest of these events", "LAG", "lag",
      ALSO(now_ms)},
@@ -253,7 +254,7 @@ const struct listing_field fields_consumer[] = {
     {"owner", LISTING_TEXT, AT(c.owner), "the worker of one of them, or null",
      .label = "claimed by"},
     {"parked", LISTING_ABOUT, AT(c.parked), ALSO(c.parked_exact),
-     .help = "events that wait for a retry, for their time or behind another of their key"},
+     .help = "events waiting for a retry, for their time or behind another event of the same key"},
     {"parked_exact", LISTING_BOOL, AT(c.parked_exact), "false: parked is an estimate"},
     {"first_parked", LISTING_OBJECT, .help = "the parked event that has been due longest, or null",
      .sub = first_parked, ALSO(has_first_parked), .maybe = true,
@@ -264,7 +265,7 @@ const struct listing_field fields_consumer[] = {
      .label = "next retry"},
     {"down_since", LISTING_TIME, AT(down_since), "when its sink went down, or null",
      .label = "sink down since"},
-    {"last_error", LISTING_TEXT, AT(c.last_error), "why a delivery failed last, or null"},
+    {"last_error", LISTING_TEXT, AT(c.last_error), "error of the last failed delivery, or null"},
     {"last_error_at", LISTING_TIME, AT(c.last_error_at), "when it failed, or null"},
     {"floor", LISTING_INT, AT(c.floor), "events up to here are completed",
      .label = "completed up to", .text = consumer_floor_text},

@@ -8,7 +8,7 @@
 
 /* ---- events ---- */
 
-/* An event with its states, as passed to event_visit. (1) next_at and error are of the failed
+/* An event with its states, as passed to event_visit. (1) next_at and error belong to the failed
  * delivery whose next attempt comes first. */
 struct listed_event {
     struct event ev;

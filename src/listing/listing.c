@@ -64,7 +64,7 @@ static bool value_of(const struct listing_field *f, const void *row, struct valu
     }
 }
 
-/* Looks a field up by name, also among the parts of a row, and adds to *at where in the row the
+/* Looks a field up by name, including the parts of a row, and adds to *at where in the row the
  * struct of the field is. */
 static const struct listing_field *find_field(const struct listing_field *fields, struct str name,
                                               size_t *at)

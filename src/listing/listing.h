@@ -27,7 +27,7 @@ enum listing_type {
     LISTING_INT,   /* int64_t */
     LISTING_SMALL, /* int; an integer */
     LISTING_ABOUT, /* int64_t, and at `also` a bool: whether it is exact; for people 30 or ~30 */
-    LISTING_NAME,  /* an enum, shown as `names` has it; a string */
+    LISTING_NAME,  /* an enum, shown by its name in `names`; a string */
     LISTING_BOOL,
     LISTING_NOT,    /* bool, the opposite of the value */
     LISTING_TIME,   /* int64_t, wall clock in ms, 0: none; a string in RFC 3339 */
@@ -56,8 +56,8 @@ struct listing_field {
     size_t also;
     const char *const *names; /* of a bool: for people, instead of no and yes */
     bool maybe;               /* at `also` is a bool: whether there is a value */
-    bool optional; /* the JSON member is left out without a value; also a bool that is false, unless
-                    * it is `maybe` */
+    /* the JSON member is left out without a value; so is a false bool, unless it is `maybe` */
+    bool optional;
     const char *none;                             /* JSON for no value, instead of null */
     const char *empty;                            /* for people, instead of nothing */
     void (*text)(struct buf *b, const void *row); /* for people, if that differs */

@@ -182,7 +182,7 @@ static void explicit_setting_overrides_a_preset(void **state)
     assert_int_equal(c.poll_ms, 0);
     assert_false(c.receipts);
     assert_int_equal(consumer_set(&c, "preset", "dispatch", &err), -1);
-    assert_non_null(strstr(err.text, "\"dispatch\" is not dispatcher or none"));
+    assert_non_null(strstr(err.text, "\"dispatch\" is neither dispatcher nor none"));
     consumer_release(&c);
 }
 

@@ -45,9 +45,9 @@ JAVA = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Dorg.sl
 
 def unavailable():
     """unavailable returns why Kafka is not available here, or None."""
-    if not shutil.which("java"): return "Java is not here: install default-jre-headless"
-    if not JARS.is_dir(): return f"Apache Kafka {VERSION} is not in {CACHE}: ./test gets it, if Maven Central can be reached"
-    if not TOOL.exists(): return f"{TOOL} is not built: it takes librdkafka-dev"
+    if not shutil.which("java"): return "Java is missing: install default-jre-headless"
+    if not JARS.is_dir(): return f"Apache Kafka {VERSION} is not in {CACHE}: ./test downloads it, if Maven Central can be reached"
+    if not TOOL.exists(): return f"{TOOL} is not built: it needs librdkafka-dev"
     return None
 
 
@@ -221,7 +221,7 @@ class Kafka(Server, Topics):
         return [*self.java_command("kafka.Kafka"), str(self.dir / "server.properties")]
 
     def ready(self):
-        """ready tells whether it accepts requests. A broker of a cluster does not wait for itself: it is not ready before the
+        """ready tells whether the broker accepts requests. One of a cluster does not wait for itself: it is not ready before the
         others."""
         return self.one_of_several or self.takes_requests()
 

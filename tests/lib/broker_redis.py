@@ -1,4 +1,4 @@
-"""Redis by the several: a master with replicas and Sentinels, and a cluster, private and small.
+"""Several Redis servers: a master with replicas and Sentinels, and a cluster, private and small.
 
     with Sentinels() as group:
         group.url("stream=s")          # redis-sentinel://...

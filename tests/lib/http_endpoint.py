@@ -4,7 +4,7 @@
         ... a relay delivers to endpoint.url ...
         endpoint.requests[0].headers["webhook-id"]
 
-`behave` gets each whole request and returns the bytes to send (answer() makes them), None to close the connection without an answer,
+`behave` receives each whole request and returns the bytes to send (answer() makes them), None to close the connection without an answer,
 or a generator of bytes to send one after the other. It may be changed at any time.
 """
 import pathlib

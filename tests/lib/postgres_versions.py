@@ -2,7 +2,7 @@
 whole run.
 
 packaging/packages.sh puts the server's programs into a cache outside the tree. A run on one of them gets the address of a server of
-that version ($OUTBOX_TEST_PG) and its programs ($OUTBOX_TEST_PG_BIN), which every server that a test starts is made of then. Of a
+that version ($OUTBOX_TEST_PG) and its programs ($OUTBOX_TEST_PG_BIN), which every server that a test starts then runs. Of a
 Python file only the cases about PostgreSQL are run (`postgres` of their class)."""
 import contextlib
 import os

@@ -242,7 +242,7 @@ class Postgres(Server):
     settings overrides postgresql.conf. Nothing is synced to disk unless {"fsync": "on"} is among them: a killed server loses
     nothing by that, only a crash of the machine would. Nothing is compiled to machine code unless {"jit": "on"} is: that took a
     tenth of the server's time, for statements that run once. The data is a copy of a cluster that was never started, since
-    making one takes a second: of the same one, with the same identifier, as all others with that name of `cluster`."""
+    making one takes a second. All servers with the same `cluster` are copies of one original, and have its identifier."""
 
     prefix, death = "obpg", "INT"  # INT ends it despite connected clients
     MODES = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
@@ -270,7 +270,7 @@ class Postgres(Server):
                  "--no-sync", "--no-instructions")
 
     def made_cluster(self):
-        """made_cluster creates it unless it exists. The folder belongs to the run, or disappears with us."""
+        """made_cluster creates that cluster unless it exists. The folder belongs to the run, or disappears with us."""
         if "OUTBOX_TEST_PG_DATA" not in os.environ:
             os.environ["OUTBOX_TEST_PG_DATA"] = str(make_folder("obcl"))
             atexit.register(shutil.rmtree, os.environ["OUTBOX_TEST_PG_DATA"], ignore_errors=True)

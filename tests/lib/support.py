@@ -341,7 +341,7 @@ class Case(unittest.TestCase):
         return str(millis)
 
     def assert_sound(self):
-        """assert_sound has the database look at itself."""
+        """assert_sound has the database check its own integrity."""
         self.assertEqual(self.sql("PRAGMA integrity_check"), [("ok",)])
 
 

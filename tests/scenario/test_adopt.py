@@ -86,7 +86,7 @@ class Adoption(FlagTable):
         add(1, None, None)
         other = ("--column", "type=kind", "--column", "payload=body", "--column", "processed_at=done")
         said = self.outbox("adopt", "jobs", *other).stdout
-        self.assertEqual(said, "jobs: already adopted; new rows are read with these columns, its events stay\n")
+        self.assertEqual(said, "jobs: already adopted; new rows will be read with these columns, and existing events are kept\n")
         self.assertEqual(self.outbox("adopt", "jobs", *other).stdout, "jobs: already adopted; nothing to do\n")
         add(2, "2024-01-01", None)
         add(3, None, "2024-01-01")  # processed, by the new column
@@ -117,9 +117,9 @@ class Adoption(FlagTable):
         self.assertEqual(undo("--yes"), "outbox: was not adopted; nothing to do\n")
         self.assertEqual(undo("--dry-run"), "outbox: is not adopted; nothing would be done\n")
         self.outbox("adopt", "outbox")
-        self.assertEqual(undo("--dry-run"), "outbox: would no longer be adopted; its events stay\n")
+        self.assertEqual(undo("--dry-run"), "outbox: would no longer be adopted; existing events would be kept\n")
         self.assertEqual(self.json("adopt", "outbox", "--undo", "--dry-run")["changed"], True)
-        self.assertEqual(undo("--yes"), "outbox: no longer adopted; its events stay\n")
+        self.assertEqual(undo("--yes"), "outbox: no longer adopted; existing events are kept\n")
         self.insert(4)
         self.assertEqual(self.numbers(), [1, 2])
         self.assertEqual(self.triggers("outbox"), 0)

@@ -58,7 +58,7 @@ sink = https://example.com/
 webhook-header-file = nor-this
 webhook-ca-file = neither
 """)
-        expected = [(1, "is outside of any section"), (3, "did you mean store"), (4, "no unit"), (5, "name = value"),
+        expected = [(1, "is outside any section"), (3, "did you mean store"), (4, "no unit"), (5, "name = value"),
                     (6, "write a section as"), (8, "unknown section"), (12, "lanes"), (22, '"a" is already'), (11, "names no stream"),
                     (14, "password"), (16, "private address"), (17, "could not read"), (18, "could not read"),
                     (21, "one lane"), (19, "has no sink"), (26, "could not read"), (27, "could not read")]

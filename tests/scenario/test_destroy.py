@@ -68,7 +68,7 @@ class Destroying(Case):
         would = self.json("dead", "drop", "--all", "--dry-run")
         self.assertEqual(would, {"dropped": 6, "dry_run": True, "consumers": {"a": 3, "b": 3}})
         self.assertEqual(self.outbox("dead", "retry", "--all", "--dry-run").stdout,
-                         "6 dead letters would be sent back for delivery: a 3, b 3\n")
+                         "6 dead letters would be queued for retry: a 3, b 3\n")
         self.assertIn("would be removed, with", self.outbox("consumers", "remove", "good", "--dry-run").stdout)
         self.outbox("consumers", "remove", "a", "--dry-run", status=DATA)
         self.assertEqual(self.json("consumers", "remove", "a", "--dry-run", "--force")["dead"], 3)

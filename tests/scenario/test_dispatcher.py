@@ -46,7 +46,7 @@ class Shown(Configured, Case):
                                        .replace("batch = 7\n", ""))
         self.assertEqual(self.settings(*args)["batch"]["value"], "9")
         done = self.outbox("relay", "--consumer", "x", "--preset", "dispatch", "--sink", "stdout:", status=64)
-        self.assertIn('--preset: "dispatch" is not dispatcher or none', done.stderr)
+        self.assertIn('--preset: "dispatch" is neither dispatcher nor none', done.stderr)
 
 
 class Dispatcher(broker_redis.Shared, Configured):

@@ -63,7 +63,7 @@ class Listings:
         self.emit_types(*["a"] * 20)
         self.assertEqual(self.listed("--type", "a", "--look", "1"), (list(range(1, 21)), None))
         limited = self.outbox("events", "list", "--type", "a", "--look", "1", "--limit", "5")
-        self.assertIn("there are more: use --after 5", limited.stderr)
+        self.assertIn("more events match: use --after 5", limited.stderr)
         self.assertNotIn("searched only", limited.stderr)
         self.assertEqual(self.listed("--look", "1", "--limit", "3", "--newest"), ([20, 19, 18], None))
 

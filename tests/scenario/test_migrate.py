@@ -43,7 +43,7 @@ class Up(PgCase):
         self.assertEqual(self.json("migrate", "status")["pending"], [])
 
     def test_status_lists_pending_versions_until_migrated(self):
-        self.assertIn("no outbox, this program needs 1: 1 step pending", self.outbox("migrate", "status").stdout)
+        self.assertIn("no outbox; this program needs 1: 1 step pending", self.outbox("migrate", "status").stdout)
         self.assertEqual(self.json("migrate", "status"), {"store": self.store, "version": 0, "known": 1, "pending": [1]})
         self.assertEqual(self.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'outbox'"), [(0,)])
         self.outbox("migrate", "up")
@@ -81,7 +81,7 @@ class Functions(PgCase):
         self.assertIn("earlier build", self.outbox("migrate", "status").stdout)
         self.assertEqual(self.json("migrate", "status")["functions"], "older")
         self.assertIn("earlier build", self.outbox("doctor", status=None).stdout)
-        self.assertIn("its functions were updated", self.outbox("migrate", "up").stdout)
+        self.assertIn("the functions were updated", self.outbox("migrate", "up").stdout)
         self.assertEqual(self.meta("functions"), self.ours)
         said = self.json("migrate", "validate")
         self.assertEqual([f["text"] for f in said["findings"]],
@@ -101,7 +101,7 @@ class Functions(PgCase):
     def test_restarted_older_program_does_not_reinstall_its_objects(self):
         self.sql("UPDATE outbox.meta SET value = 'later' WHERE name = 'functions'")
         self.sql("INSERT INTO outbox.meta VALUES ('functions_former', 'x ' || %s)", self.ours)
-        self.assertIn("later build, and stay", self.outbox("migrate", "up").stdout)
+        self.assertIn("later build and are kept", self.outbox("migrate", "up").stdout)
         self.assertIn("nothing to do", self.outbox("init").stdout)
         self.assertEqual(self.meta("functions"), "later")
         self.assertEqual(self.json("migrate", "status")["functions"], "newer")

@@ -180,7 +180,7 @@ class Packages(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (0, "went on\n"), done.stderr)
         self.assertEqual([call for call in self.calls() if " -s " not in call],
                          ["apt-get install -y --no-install-recommends lack-b"])
-        self.assertIn("the tests that want lack-broken are skipped: it cannot be installed here\n", done.stderr)
+        self.assertIn("the tests that need lack-broken are skipped: it cannot be installed here\n", done.stderr)
 
     def node(self, has_pg, npm=None):
         self.stub("node", f"[ {has_pg} = yes ]")
@@ -202,7 +202,7 @@ class Packages(unittest.TestCase):
     def test_webhook_libraries_are_kept_outside_the_tree_or_skipped(self):
         for tool in "mkdir", "timeout": (self.dir / tool).symlink_to(shutil.which(tool))
         self.stub("node", "exit 1")
-        for status, said in ((0, ""), (1, "the tests that want {} are skipped: {} cannot get it from here\n")):
+        for status, said in ((0, ""), (1, "the tests that need {} are skipped: {} cannot get it from here\n")):
             self.stub("npm", f'echo "npm $*" >>{self.dir}/calls; exit {status}')
             self.stub("python3", f'case "$*" in *--version) exit 0 ;; *-c*) exit 1 ;; esac; echo "pip $*" >>{self.dir}/calls; exit {status}')
             done = self.shell("packages_webhooks", XDG_CACHE_HOME=str(self.dir / "cache"))
@@ -219,7 +219,7 @@ class Packages(unittest.TestCase):
                 for name in "mkdir", "timeout": (self.dir / name).unlink(missing_ok=True)
                 done = self.node("no", npm)
                 self.assertEqual((done.returncode, done.stdout), (0, "went on\n"), done.stderr)
-                self.assertIn(f"the tests that want node's module pg are skipped: {why}\n", done.stderr)
+                self.assertIn(f"the tests that need node's module pg are skipped: {why}\n", done.stderr)
 
     def refused(self):
         done = self.need("have-a", "lack-b")

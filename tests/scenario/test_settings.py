@@ -92,7 +92,7 @@ class Rolling:
                 self.wait_types(["a.1", "a.2", "b.1"], old, new)
                 self.wait_standing(new)
                 wait_until(lambda: self.ready(old)[0] == 200, what=old.output)
-                self.assertIn("its settings are in force again: resuming", old.output())
+                self.assertIn("the settings of this relay are in force again; resuming", old.output())
 
     def test_relay_with_replaced_order_or_lanes_also_stands_by(self):
         with self.host("old", lanes="1") as old:

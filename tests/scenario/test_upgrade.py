@@ -16,7 +16,7 @@ from next_version import NEXT, THIS
 from support import BIN, SOAK, TIMEOUT, MariaCase, PgCase, on_each_store, wait_until
 
 DATA = 65
-PENDING = f"the outbox has version {THIS}, this program needs {NEXT}"
+PENDING = f"the outbox has version {THIS}; this program needs {NEXT}"
 NEWER = f"version {NEXT}, but this program knows only versions up to {THIS}; use a newer outbox"
 
 
@@ -87,7 +87,7 @@ class Upgrade:
         """brought_up checks that the migration is complete, and returns how many rows it filled in."""
         rows, = self.ask("SELECT count(*) FROM @made_up")[0]
         self.ask("SELECT made_up FROM @consumer")
-        self.assertIn(f"version {NEXT}, this program needs {NEXT}: nothing is pending", self.next("migrate", "status"))
+        self.assertIn(f"version {NEXT}; this program needs {NEXT}: nothing is pending", self.next("migrate", "status"))
         self.assertFalse(json.loads(self.next("migrate", "up", "--json"))["changed"])
         return rows
 
@@ -149,13 +149,13 @@ class Upgrade:
         self.assertEqual(self.delivered(), [0, 1, 2, 3])
 
     def test_both_versions_name_the_upgrade_command(self):
-        self.assertIn(f"version {THIS}, this program needs {NEXT}: 1 step pending; run `outbox migrate up`", self.next("migrate", "status"))
+        self.assertIn(f"version {THIS}; this program needs {NEXT}: 1 step pending; run `outbox migrate up`", self.next("migrate", "status"))
         self.assertIn(f"{PENDING}; run `outbox migrate up`", self.next("doctor", status=1))
         for command in (("status",), ("emit", "t"), ("relay", *self.consumer(), "--drain")):
             with self.subTest(command): self.assertRegex(self.next(*command, status=DATA), f"older version {THIS}; upgrade it with `outbox (init|migrate up)`")
         self.next("migrate", "up")
         self.assertIn(f"the outbox has {NEWER}", self.outbox("doctor", status=1).stdout)
-        self.assertIn("it is newer than this program", self.outbox("migrate", "status", status=None).stdout)
+        self.assertIn("the installed version is newer than this program", self.outbox("migrate", "status", status=None).stdout)
         for command in (("status",), ("emit", "t"), ("init",), ("migrate", "up"), ("relay", *self.consumer(), "--drain")):
             with self.subTest(command): self.assertIn(NEWER, self.outbox(*command, status=DATA).stderr)
 

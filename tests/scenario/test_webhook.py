@@ -310,7 +310,7 @@ class Secrets(WebhookCase):
         for args, why in ((["--webhook-mode", "batch"], "\"batch\" is not binary or structured"),
                           (["--webhook-http", "3"], "\"3\" is not auto, 1.1 or 2"),
                           (["--webhook-client-errors", "ignore"], "\"ignore\" is not retry or reject"),
-                          (["--webhook-allow", "10.0.0.1/8"], "bits set after its first 8"),
+                          (["--webhook-allow", "10.0.0.1/8"], "bits set after the first 8"),
                           (["--webhook-rate", "-1"], "-1"),
                           (["--webhook-source", "a b"], "character 2"),
                           (["--webhook-proxy", "proxy:3128"], "http://HOST:PORT")):

@@ -120,7 +120,7 @@ static void errors_name_file_and_line(void **state)
     refuses(STR("[a] b = c\n"), "x.conf:1: write a section as [name], alone on its line");
     refuses(STR("[]\n"), "x.conf:1: the section has no name");
     refuses(STR("[[a]]\n"), "x.conf:1: the section's name contains a bracket");
-    refuses(STR("# fine\r\na\0b = 1\n"), "x.conf:2: a NUL byte");
+    refuses(STR("# fine\r\na\0b = 1\n"), "x.conf:2: the line contains a NUL byte");
     refuses(STR("ok = 1\nbad = 2\nok2 = 3"), "x.conf:2: no such thing");
 }
 
