@@ -67,7 +67,7 @@ class Planted(World):
         self.rewritten("_release", "release_from - 1", "release_from - 2", "handed out twice though nothing crashed")
 
     def test_stealing_a_live_claim_is_detected(self):
-        self.rewritten("_turn_claim", "q.lease_ms *", "1 *", "a live claim was lost")
+        self.rewritten("_claim_fresh", "q.lease_ms *", "1 *", "a live claim was lost")
 
     def test_handing_a_claim_to_two_workers_is_detected(self):
         """The next worker receives each claim as well, as if the lock were missing."""

@@ -235,7 +235,6 @@ DECLARE
     promised boolean;
     kept boolean := false; -- some lanes are kept for another worker
     live bigint;
-    ahead boolean;         -- the worker has read ahead in the lane
 BEGIN
     FOR step IN 1 .. 2 LOOP
         IF parked AND q.parked_first = (step = 1) THEN
@@ -288,34 +287,18 @@ BEGIN
                                <> @schema@._all_lanes(c.lanes) THEN
                     meets := @schema@._meets(i - 2, taken, q.owner, now, ls);
                 END IF;
-                ahead := q.ahead_lane = i - 2
-                         AND q.ahead_members = @schema@._members(ls[i].members, i - 2);
-                f := @schema@._claim_fresh(c, ls[i], q.owner, q.max_events, lease, now, head,
-                         CASE WHEN ahead THEN q.ahead_n ELSE 0 END, q.ahead_target, q.ahead_from,
-                         CASE WHEN ahead THEN q.ahead_to ELSE 0 END, meets.upto, meets.other);
+                f := @schema@._claim_fresh(c, q, head, now, meets.upto, meets.other, ls[i], r);
                 astray := f.astray;
                 IF astray IS NOT NULL THEN RETURN; END IF;
-                r.skipped := r.skipped OR f.skipped;
+                r := f.r;
                 IF f.changed THEN
                     ls[i] := f.l;
                     ls[i].kept_for := NULL;
                     ls[i].kept_until := NULL;
                     dirty[i] := true;
                 END IF;
-                IF f.n > 0 THEN
-                    r.epoch := f.epoch;
-                    r.lane := i - 2;
-                    r.n := f.n;
-                    r.from_seq := f.from_seq;
-                    r.to_seq := ls[i].pos;
-                    r.seen := ls[i].seen;
-                    r.floor := ls[i].floor;
-                    r.target := ls[i].target;
-                    r.window_end := ls[i].window_end;
-                    IF meets.upto > r.to_seq THEN r.window_end := meets.upto; END IF;
-                    r.members := @schema@._members(ls[i].members, i - 2);
-                    r.quiet := r.members = @schema@._all_lanes(c.lanes) AND NOT parked
-                               AND r.n < q.max_events AND r.to_seq >= r.window_end;
+                IF r.n > 0 THEN
+                    r.quiet := r.quiet AND NOT parked;
                     EXIT;
                 END IF;
             END LOOP;
