@@ -76,6 +76,30 @@ ROW({place}, false, false, false, false, {n} = 0 AND NOT {others}, false, false,
  WHERE x.consumer = {consumer} AND x.key BETWEEN {e}.key AND {e}.key AND x.seq < {e}.seq
  ORDER BY x.key, x.seq LIMIT 1)
 
+-- The parked events of a consumer that are due, and that the request q may claim, in order of time.
+@define due_events(consumer, q, apart)@
+(SELECT x.seq, x.key, x.crashes > 0 AND {apart} AS alone, x.ctid AS at, x.due_at
+ FROM @schema@.parked x
+ WHERE x.consumer = {consumer} AND x.claim IS NULL AND x.due_at >= since AND x.due_at <= now
+   AND ({q}.suspect_policy > 0 OR x.crashes = 0)
+ ORDER BY x.due_at, x.seq LIMIT {q}.max_events)
+
+-- The parked event p and those that wait behind it, up to one that goes alone, is in a claim, or
+-- has a due time. odd: p goes alone, or is not the first of its key. The intended index is
+-- (consumer, key, seq): see _parked_rows.
+@define followed(consumer, q, p, apart)@
+(SELECT {p}.seq, {p}.at, {p}.alone AS odd WHERE {p}.key = 0
+ UNION ALL
+ SELECT r.seq, r.at, {p}.alone OR r.seq < {p}.seq
+ FROM (SELECT x.seq, x.ctid AS at,
+              bool_or(x.seq > {p}.seq AND (x.crashes > 0 AND {apart} OR x.claim IS NOT NULL
+                                           OR x.due_at IS NOT NULL))
+                  OVER (ORDER BY x.key, x.seq) AS stop
+       FROM @schema@.parked x
+       WHERE x.consumer = {consumer} AND x.key BETWEEN {p}.key AND {p}.key AND {p}.key <> 0
+       ORDER BY x.key, x.seq LIMIT {q}.max_events) r
+ WHERE NOT r.stop)
+
 -- A parked event of a consumer. If trimmed, it is a dead letter that was sent back: a full copy.
 @define parked_event(consumer, parked)@
 (SELECT i.seq, i.id, i.type, i.aggregate_type, i.aggregate_id, i.version, i.payload, i.headers,

@@ -206,7 +206,7 @@ BEGIN
     END IF;
 END $outbox$;
 
--- Finds the next events of lane l, at most q.max_events, and advances l past them: r.n events are in
+-- Finds the next events of lane l, at most q.max_events, and advances l past them: there are r.n in
 -- (r.from_seq, l.pos]. changed: l has to be stored. For the rest see _claim_fresh.
 CREATE OR REPLACE FUNCTION @schema@._find_fresh(
     c @schema@.consumer, q @schema@._request, head bigint, upto bigint, other @schema@.lane,
@@ -283,7 +283,7 @@ END $outbox$;
 --
 -- head is the last seq assigned before this transaction had an xid; NULL: unknown. The claim covers
 -- the group that l leads (groups.sql). To let groups meet, it ends at upto, the position of another
--- group in the same window (NULL: none), and l borrows the window of `other` (see _open_window).
+-- group in the same window (NULL: none), and l may borrow the window of `other`.
 CREATE OR REPLACE FUNCTION @schema@._claim_fresh(
     c @schema@.consumer, q @schema@._request, head bigint, now timestamptz, upto bigint,
     other @schema@.lane, INOUT l @schema@.lane, INOUT r @schema@._answer, OUT changed boolean,
