@@ -49,7 +49,7 @@ class Planted(World):
         self.play(SEEDS[0], STEPS, trouble=True)
 
     def test_missing_retry_is_reported_as_a_loss(self):
-        self.rewritten("_settle_outcomes", "WHEN o.kind = 'skip' THEN", "WHEN o.kind IN ('skip', 'retry') THEN", ": lost: ")
+        self.rewritten("_outcome_acts", "(o.kind = 'skip'::text)", "(o.kind IN ('skip', 'retry'))", ": lost: ")
 
     def test_skipped_late_commit_is_detected(self):
         def bug(*_):
