@@ -124,6 +124,11 @@ CASE WHEN {c}.start_seen::text = '1:1:' THEN {c}.start_floor END
 -- Is this still the outbox that a lane knows (see _trouble)? Each of these conditions is an index
 -- probe that forces its order: an EXISTS might read all of the other index.
 
+-- The place of the outbox in a cluster: see _here.
+@define place_in(cluster)@
+concat({cluster}, '/', '@schema@.event_seq_seq'::regclass::oid, '/',
+       pg_relation_filenode('@schema@.event_seq_seq'::regclass))
+
 -- An event that the lane has not seen has a seq up to `passed`, where no event can be new.
 @define unseen_and_passed(seen, passed)@
 (((SELECT e.seq FROM @schema@.event e

@@ -212,7 +212,7 @@ CREATE OR REPLACE FUNCTION @schema@._open_to_all() RETURNS text[] LANGUAGE sql I
              _key_cutoff, _check_trim, _trim_pin, _passed_by, _passed_since, _common_snapshot,
              _all_but_running,
              _lane_of, _key, _type_like, _handed_out, _reached, _before_start, _starts_after,
-             _window_events, _home, _here, _at_home, _trouble, rebaseline, _may_rebaseline,
+             _window_events, _home, _here, _at_home, _trouble, _known, rebaseline, _may_rebaseline,
              _refuse_version, _rights, parts, _open_to_all,
              _acting_for, _sees, _inherits, _name_like, _caller}'::text[]
 $outbox$;
