@@ -485,7 +485,7 @@ CREATE TYPE @schema@._request AS (
                            -- 0: take over nothing
     suspect_policy int,    -- see internal/claim_parked.sql
     parked_first boolean,  -- try parked events before new ones
-    pull_in      boolean,  -- see internal/claim_parked.sql
+    clock_repair boolean,  -- if no parked event is due, repair their times, see _clock_repair
     lane_hint    int,      -- the lane to try first
     known        bigint[], -- epochs of the claims that the worker holds
     ordering     text,     -- the settings it works with; NULL: not given

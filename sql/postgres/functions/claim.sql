@@ -68,7 +68,7 @@ BEGIN
     q.parked_first := true;
     -- A turn that only skipped events has made progress, so another one follows.
     FOR turn IN 1 .. 10000 LOOP
-        q.pull_in := random() < 0.01;
+        q.clock_repair := random() < 0.01;
         q.lane_hint := (random() * 63)::int;
         SELECT * INTO t FROM @schema@._turn(q, @version@);
         EXIT WHEN t.n > 0 OR NOT t.skipped OR (turn > 2 AND clock_timestamp() > until);

@@ -1,6 +1,6 @@
 -- Leases parked events that are due, each with the events that wait behind it, and describes the
--- claim in r. due is the earliest due time. No parked event is due before `since`. q.pull_in: if
--- none is due from there on, repair their times first. Under _lock_consumer.
+-- claim in r. due is the earliest due time. No parked event is due before `since`, unless the clock
+-- was set back: see _clock_repair. Under _lock_consumer.
 --
 -- Suspect events were in flight when a worker vanished. q.suspect_policy (enum suspect_policy):
 --     0  skip them, and claim other events
@@ -18,7 +18,7 @@ DECLARE
     f record;
 BEGIN
     f := @schema@._find_due(c, q, since, now);
-    IF f.due IS NULL AND q.pull_in AND @schema@._clock_repair(c.name, since, now) THEN
+    IF f.due IS NULL AND q.clock_repair AND @schema@._clock_repair(c.name, since, now) THEN
         since := '-infinity';
         f := @schema@._find_due(c, q, since, now);
     END IF;

@@ -39,7 +39,7 @@ BEGIN
                           SELECT 1 FROM @schema@.marking m
                           JOIN @schema@.adopted_row w ON w.marking = m.id
                           WHERE m.consumer = c.name)) THEN
-            SELECT * INTO idle FROM @schema@._idle(c, q.pull_in, now);
+            SELECT * INTO idle FROM @schema@._idle(c, q.clock_repair, now);
             surely_idle := coalesce(idle.idle, false);
         END IF;
     END IF;
@@ -140,7 +140,7 @@ BEGIN
         -- the clock earlier but get the lock later.
         ls[1].due_from := least(first_due, now - interval '10 milliseconds');
     END IF;
-    IF claiming AND q.pull_in AND first_due IS NULL THEN
+    IF claiming AND q.clock_repair AND first_due IS NULL THEN
         first_due := @include first_due(c.name, NULL::timestamptz)@;
     END IF;
 
@@ -419,7 +419,7 @@ RETURN coalesce(sample = @schema@._key('key', 'outbox', 'a key of more than a fe
 -- event, no position to advance, and the outbox it knows. It takes no lock and writes nothing; one
 -- statement reads everything at one moment. due and through are as in _turn_full.
 CREATE OR REPLACE FUNCTION @schema@._idle(
-    c @schema@.consumer, pull_in boolean, now timestamptz,
+    c @schema@.consumer, clock_repair boolean, now timestamptz,
     OUT idle boolean, OUT due timestamptz, OUT through boolean) LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     here text := @schema@._here();
@@ -452,8 +452,8 @@ BEGIN
            AND NOT EXISTS (SELECT 1 FROM @schema@.parked p
                            WHERE p.consumer = c.name AND p.claim IS NULL
                              AND p.due_at >= (SELECT d.since FROM d) AND p.due_at <= now)
-           -- With pull_in, any waiting event may have to be pulled in: see _claim_parked.
-           AND NOT (pull_in AND EXISTS (SELECT 1 FROM @schema@.parked p
+           -- With clock_repair, any waiting event may have to be repaired: see _claim_parked.
+           AND NOT (clock_repair AND EXISTS (SELECT 1 FROM @schema@.parked p
                                         WHERE p.consumer = c.name AND p.claim IS NULL
                                           AND p.due_at >= '-infinity'))
            AND NOT @include is_fed()@,

@@ -131,7 +131,7 @@ BEGIN
           AND (p.target IS NOT NULL OR (p.floor <= @include start_of(c)@) IS NOT TRUE)
           AND (w.epoch = 0 OR k.own)
           AND k.mine IS NOT FALSE
-          AND @include first_due(w.consumer, CASE WHEN w.pull_in IS NOT TRUE
+          AND @include first_due(w.consumer, CASE WHEN w.clock_repair IS NOT TRUE
                                                   THEN parked.due_from END)@ IS NULL),
 
     -- News: the next events at each distinct position. Most consumers share one.
@@ -144,10 +144,10 @@ BEGIN
                                           s.shown::pg_snapshot, s.window_end, few) AS new
         WHERE new.plain),
 
-    -- Turn: what each consumer gets, the first events that match, and the new position. A lane without
-    -- new events is stored only if it can advance. A turn that would have to scan further is not
-    -- simple, unless it only settles (max_events 0), nor is one with a late event from before the
-    -- start.
+    -- Turn: what each consumer gets, the first events that match, and the new position. A lane
+    -- without new events is stored only if it can advance. A turn that would have to scan further
+    -- is not simple, unless it only settles (max_events 0); nor is one with a late event from
+    -- before the start.
     turn AS MATERIALIZED (
         SELECT x.*, CASE WHEN x.n > 0 THEN @schema@._next_epoch() END AS next,
                x.epoch <> 0 OR x.news OR x.floor < head AS writes,
@@ -322,7 +322,7 @@ BEGIN
       AND @schema@._at_home(l.home, @include place_in(current_setting('outbox.cluster', true))@)
       AND (p.floor <= start) IS NOT TRUE
       AND (parked.due_from > @schema@._clock()) IS NOT TRUE -- the clock was not set back
-      AND @include first_due(q.consumer, CASE WHEN q.pull_in IS NOT TRUE
+      AND @include first_due(q.consumer, CASE WHEN q.clock_repair IS NOT TRUE
                                               THEN parked.due_from END)@ IS NULL
       AND (SELECT k.epoch FROM @schema@.claim k
            WHERE k.consumer = q.consumer AND k.epoch >= l.claims_from AND k.epoch <> q.epoch

@@ -118,7 +118,7 @@ BEGIN
     first_due := @schema@._first_due(l.consumer, l.due_from);
     again := coalesce(q.parked_first AND first_due <= now, false);
     IF first_due IS NOT NULL AND (q.ordering = 'global'
-                                  OR q.parked_first AND q.pull_in AND NOT again) THEN
+                                  OR q.parked_first AND q.clock_repair AND NOT again) THEN
         RETURN NULL;
     END IF;
     IF failed OR first_due IS NOT NULL THEN
