@@ -199,7 +199,7 @@ CREATE OR REPLACE FUNCTION @schema@._open_to_all() RETURNS text[] LANGUAGE sql I
              wakeup_works, _wakeup_key, wakeup_channel, wakeup_sleep, wakeup_release,
              _wakeup_notify, _wakeup_notify_all, _wakeup_locks, _wakeup_lock_is_foreign,
              _wakeup_foreign_holders, _wakeup_wanted, _wakeup_second,
-             _session, _holder, _owner, _adoptions, _adopted_formerly, _adopted_mark,
+             _session, _holder, _owner, _adoptions,
              _turn, _turns, _no_request, claim, claim_batch, _claim_some, _check_claim, _workable,
              _idle, settle, extend, _shrink, register, _report, revert,
              pause, redrive, _redrive, retry_now, drop_dead, remove, trim, _trim_dry_run,
