@@ -8,7 +8,7 @@ IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
     RETURN @schema@.{wrapper};
 END IF;
 
--- A wrapper of a function that returns false for a consumer of another tenant.
+-- A wrapper around a function that returns false for a consumer of another tenant.
 @define wrapper(name, parameters, part, call)@
 CREATE OR REPLACE FUNCTION @schema@.{name}{parameters} RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
@@ -51,7 +51,7 @@ AND coalesce(current_setting('outbox.tenant', true), '') = ''
 AND @include knows_version({knows})@
 AND NOT @include is_fed()@
 
--- Simple turns, on the path that the worker requests.
+-- The simple turns of _turn_single or _turn_batch, as the worker requests.
 @define make_turns(asked, path, knows)@
 CASE {path} WHEN 'single' THEN @schema@._turn_single({asked}[1], {knows})
             ELSE @schema@._turn_batch({asked}, {knows}) END
@@ -116,8 +116,8 @@ ROW({place}, false, false, false, false, {n} = 0 AND NOT {others}, false, false,
 @define start_of(c)@
 CASE WHEN {c}.start_seen::text = '1:1:' THEN {c}.start_floor END
 
--- A claim is alive, and its end was not set by a clock that was ahead. Two turns may get the lock
--- in the reverse order of their start, by up to a second.
+-- A claim is alive, and its end was not set by a clock that was ahead. The margin is for two turns
+-- that get the lock in the reverse order of their start.
 @define is_alive(k, moment)@
 ({k}.locked_until > {moment} AND {k}.locked_until <= {moment} + {k}.lease + interval '1 s')
 

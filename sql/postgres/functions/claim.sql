@@ -43,8 +43,8 @@ BEGIN
     END IF;
 END $outbox$;
 
--- Does the work of claim and claim_batch. suspect: the only event, which was in flight when a
--- worker vanished. For suspect_policy see _claim_parked.
+-- Does the work of claim and claim_batch. suspect: the claim is one event that was in flight when
+-- a worker vanished. For suspect_policy see _claim_parked.
 CREATE OR REPLACE FUNCTION @schema@._claim_some(
     consumer text, worker text, max_events int, lease_ms bigint, max_attempts int,
     suspect_policy int)
@@ -110,7 +110,7 @@ DECLARE
     names text[];
     name text;
     n int := 0;               -- how many events were claimed
-    state text;               -- the last error that was met, and its text
+    state text;               -- the last error, and its text
     text text;
     alone boolean;            -- the event is suspect: no other joins it
     brief text := coalesce(current_setting('outbox.brief', true), '');
@@ -134,7 +134,7 @@ BEGIN
     FOREACH name IN ARRAY names LOOP
         -- A claim for one consumer remains if the next one fails: each has a savepoint.
         BEGIN
-            -- A suspect event is returned alone, so it is claimed only if no event was claimed yet.
+            -- A suspect event is returned alone, so only the first claim may be one.
             FOR consumer, epoch, seq, id, type, aggregate_type, aggregate_id, version, payload,
                 headers, tenant, created_at, attempts, held, delayed, inbox_key, alone
             IN SELECT name, s.*

@@ -145,7 +145,7 @@ END $outbox$;
 -- _claim_parked and _settle_claim handle all cases.
 
 -- Finds the parked events that are due, each with those behind it, and their rows. seqs is NULL if
--- _claim_parked is needed: an event was in flight during a crash, or another one of its key is in a
+-- _claim_parked is needed: an event was in flight during a crash, or another of its key is in a
 -- claim, has a due time, or precedes it, or the event is not before those of claim `was`, which may
 -- be parked after this query. No event is due before `since`. The event numbers must be those of l.
 CREATE OR REPLACE FUNCTION @schema@._due_together(
@@ -157,7 +157,7 @@ DECLARE
     odd boolean;
 BEGIN
     IF current_user <> @schema@._caller() THEN
-        PERFORM set_config('outbox.cluster', '', true); -- as in _turn_home
+        PERFORM set_config('outbox.cluster', '', true); -- see _turn_home
     END IF;
     IF NOT @schema@._at_home(l.home, @schema@._here()) THEN RETURN; END IF;
 
@@ -213,7 +213,7 @@ DECLARE
 BEGIN
     failed := @schema@._settle_parked(c, k, q.outcomes, 0, now);
     first_due := @include first_due(k.consumer, since)@;
-    -- The next scan need not step over the settled events, as in _turn_full.
+    -- The next scan need not step over the settled events.
     UPDATE @schema@.lane x
     SET version = x.version + 1, delivered = x.delivered + greatest(q.tried - failed, 0),
         due_from = least(first_due, now - interval '10 milliseconds')

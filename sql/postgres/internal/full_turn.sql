@@ -1,6 +1,6 @@
--- Every kind of turn, under the consumer's lock: check that this is the outbox it knows
--- (_turn_home); take over expired claims; settle; claim (_turn_claim); store the lanes. head: see
--- _claim_fresh.
+-- Every kind of turn, under the consumer's lock: check that this is the outbox that the consumer
+-- knows (_turn_home); take over expired claims; settle; claim (_turn_claim); store the lanes. head:
+-- see _claim_fresh.
 CREATE OR REPLACE FUNCTION @schema@._turn_full(q @schema@._request, head bigint)
 RETURNS @schema@._answer LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -452,7 +452,7 @@ BEGIN
            AND NOT EXISTS (SELECT 1 FROM @schema@.parked p
                            WHERE p.consumer = c.name AND p.claim IS NULL
                              AND p.due_at >= (SELECT d.since FROM d) AND p.due_at <= now)
-           -- With clock_repair, any waiting event may have to be repaired: see _claim_parked.
+           -- With clock_repair, any waiting event may become due: see _clock_repair.
            AND NOT (clock_repair AND EXISTS (SELECT 1 FROM @schema@.parked p
                                         WHERE p.consumer = c.name AND p.claim IS NULL
                                           AND p.due_at >= '-infinity'))

@@ -35,7 +35,7 @@ RETURN coalesce(home = here
 --
 -- moved: it came from another cluster, so its transaction numbers mean nothing here.
 --
--- numbers: they started over below one that a consumer knows (TRUNCATE ... RESTART IDENTITY,
+-- numbers: they restarted below one that a consumer knows (TRUNCATE ... RESTART IDENTITY,
 -- setval, logical replication, which copies no sequences), so that new events would be skipped; or
 -- events were brought in with transaction numbers that count as seen.
 --
@@ -73,7 +73,7 @@ BEGIN
         moved := 'it has events of transactions that this cluster has not begun yet';
     END IF;
 
-    -- Did numbers start over, or was an event brought in?
+    -- Did numbers restart, or was an event brought in?
     IF k.seq > head THEN
         numbers := format('the last event number given out is %s, but consumer "%s" knows %s',
                           head, k.name, k.seq);
@@ -221,8 +221,8 @@ BEGIN
     ELSIF trouble.sequence IS NULL THEN
         here := place;
     ELSIF random() < 0.02 THEN
-        -- Numbers may not grow in the order in which they are taken. The floor does not move, which
-        -- is slower but equally correct. A repair blocks emits, so only some turns try it.
+        -- The floor does not move then, which is slower but equally correct. A repair blocks
+        -- emits, so only some turns try it.
         BEGIN
             PERFORM @schema@._repair_outbox(trouble.sequence);
             repaired := true;

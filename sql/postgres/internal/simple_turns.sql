@@ -1,14 +1,14 @@
--- Simple turns: of one consumer while single events arrive (_turn_single), or of many consumers,
--- which share the commit and the poll for new events (_turn_batch). A turn is simple if the claim
--- that it settles was delivered whole, the consumer has one lane and nothing parked, and everything
--- handed out before is settled or held by this worker.
+-- Simple turns: of one consumer while events arrive one by one (_turn_single), or of many
+-- consumers, which share the commit and the poll for new events (_turn_batch). A turn is simple if
+-- the claim that it settles was delivered whole, the consumer has one lane and nothing parked, and
+-- everything handed out before is settled or held by this worker.
 --
 -- Statements are prepared again in each transaction. So _turn_single has few and simple ones, and
--- _turn_batch runs as many for a thousand consumers as for two. The order of the steps is that of
--- _claim_fresh, which explains it: head; locks; window; the read. If another session has locked the
--- consumer, the turn is not simple.
+-- _turn_batch runs as many for a thousand consumers as for two. _open_window explains the order of
+-- the steps: head; locks; window; the read. If another session has locked the consumer, the turn is
+-- not simple.
 
--- Makes those of the requested turns that are simple; the others change nothing and have no answer:
+-- Takes those of the requested turns that are simple; the others change nothing and have no answer:
 -- the worker calls _turn. path is `single`, for a consumer without another claim, or `batch`.
 --
 -- A single turn also returns its events if they are few, without large payloads; the worker reads
@@ -48,7 +48,7 @@ BEGIN
     END IF;
 END $outbox$;
 
--- Makes the simple turns among those of several consumers. One with a backlog gets its first
+-- Takes the simple turns among those of several consumers. One with a backlog gets its first
 -- events.
 CREATE OR REPLACE FUNCTION @schema@._turn_batch(asked @schema@._request[], knows int)
 RETURNS @schema@._answer[] LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -75,7 +75,7 @@ BEGIN
                         SELECT c.name FROM @schema@.consumer c
                         WHERE c.name = x.consumer AND c.lanes = 1 AND c.tenant = ''
                           AND @include same_settings(c, x)@
-                        FOR NO KEY UPDATE SKIP LOCKED) locked -- as _lock_consumer locks it
+                        FOR NO KEY UPDATE SKIP LOCKED) locked -- the lock of _lock_consumer
                     WHERE NOT begun AND @include nothing_special(knows)@);
     IF cardinality(wanted) = 0 THEN RETURN '{}'; END IF;
 
@@ -215,7 +215,7 @@ BEGIN
     RETURN answers;
 END $outbox$;
 
--- Refuses an epoch that is not past those its consumer knows, and would not fence off their claims.
+-- Refuses an epoch that is not past those its consumer knows: it would not fence off their claims.
 CREATE OR REPLACE FUNCTION @schema@._refuse_epoch() RETURNS void LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     RAISE EXCEPTION 'the sequence @schema@.epoch is behind' USING ERRCODE = 'OB006',
@@ -248,7 +248,7 @@ BEGIN
     types := types[:most];
 END $outbox$;
 
--- Makes the turn of a consumer that has no other claim and whose last window was handed out to its
+-- Takes the turn of a consumer that has no other claim and whose last window was handed out to its
 -- end. The query for the lane finds new events with the snapshot that becomes the end of the
 -- window, so the snapshot shows exactly the events that the query sees.
 CREATE OR REPLACE FUNCTION @schema@._turn_single(q @schema@._request, knows int)
@@ -286,7 +286,7 @@ BEGIN
     WHERE c.name = q.consumer AND c.lanes = 1 AND c.tenant = ''
       AND @include same_settings(c, q)@
       AND pg_current_xact_id_if_assigned() IS NULL AND @include nothing_special(knows)@
-    FOR NO KEY UPDATE OF c SKIP LOCKED; -- as _lock_consumer locks it
+    FOR NO KEY UPDATE OF c SKIP LOCKED; -- the lock of _lock_consumer
     IF NOT FOUND THEN RETURN '{}'; END IF;
 
     -- Position and news, if both are simple.
@@ -413,8 +413,8 @@ RETURN CASE WHEN pg_is_in_recovery() THEN NULL
             WHEN pg_current_wal_insert_lsn() <= pg_current_wal_flush_lsn()
             THEN pg_current_snapshot()::text END;
 
--- Lets the commit of a turn not wait for the disk if the events were handed out by the snapshot
--- that _on_disk returned. A synchronous standby may lack what is on this server's disk.
+-- Lets the commit of a turn return before it is on disk, if the events were handed out by the
+-- snapshot that _on_disk returned. A synchronous standby may lack what is on this server's disk.
 CREATE OR REPLACE FUNCTION @schema@._commit_mode(on_disk text, showing pg_snapshot) RETURNS text
 LANGUAGE sql VOLATILE
 RETURN CASE WHEN on_disk = showing::text AND current_setting('synchronous_standby_names') = ''
