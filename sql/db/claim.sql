@@ -96,7 +96,7 @@ SELECT due_at FROM outbox_parked
 SELECT 1 FROM outbox_parked
  WHERE consumer = :consumer AND claim IS NULL AND due_at <= :now AND crashes > 0 LIMIT 1;
 
--- pull_in: limits waits to the requested length, in case the clock was ahead.
+-- clock_repair: limits waits to the requested length, in case the clock was ahead.
 UPDATE outbox_parked SET due_at = :now + wait
  WHERE consumer = :consumer AND claim IS NULL AND `delayed` = 0 AND due_at > :now + wait;
 

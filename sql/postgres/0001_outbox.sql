@@ -297,7 +297,7 @@ CREATE TABLE @schema@.parked (
 ) WITH (fillfactor = 45);
 CREATE INDEX parked_due ON @schema@.parked (consumer, due_at, seq) WHERE due_at IS NOT NULL;
 CREATE INDEX parked_key ON @schema@.parked (consumer, key, seq);
-COMMENT ON TABLE @schema@.parked IS 'events that wait for a retry, for their time, or behind another of their key';
+COMMENT ON TABLE @schema@.parked IS 'events that wait for a retry, for their time, or behind another event of the same key';
 
 -- Dead letters: a full copy of the event, unaffected by trimming. A trigger records those deleted (internal/triggers.sql).
 CREATE TABLE @schema@.dead (
@@ -322,14 +322,14 @@ CREATE TABLE @schema@.dead (
 );
 COMMENT ON TABLE @schema@.dead IS 'dead letters, per consumer';
 
--- How single events ended for a consumer, if positions and filters do not determine it. Such a row is deleted with its event.
+-- How individual events ended for a consumer, if positions and filters do not determine it. A row is deleted with its event.
 CREATE TABLE @schema@.ended (
     seq      bigint NOT NULL,
     consumer text NOT NULL,
     state    text NOT NULL CHECK (state IN ('dropped', 'skipped', 'delivered')),
     PRIMARY KEY (seq, consumer)
 );
-COMMENT ON TABLE @schema@.ended IS 'how single events ended, where positions and filters do not determine it';
+COMMENT ON TABLE @schema@.ended IS 'how individual events ended, where positions and filters do not determine it';
 
 -- Samples of when a consumer ('': all) was done with every event up to seq that `seen` shows, and with all before it. trim
 -- takes one now and then (functions/trim.sql), and deletes those no longer needed, so there are about 170 for a consumer. A
@@ -485,7 +485,7 @@ CREATE TYPE @schema@._request AS (
                            -- 0: take over nothing
     suspect_policy int,    -- see internal/claim_parked.sql
     parked_first boolean,  -- try parked events before new ones
-    pull_in      boolean,  -- see internal/claim_parked.sql
+    clock_repair boolean,  -- if no parked event is due, repair their times, see _clock_repair
     lane_hint    int,      -- the lane to try first
     known        bigint[], -- epochs of the claims that the worker holds
     ordering     text,     -- the settings it works with; NULL: not given

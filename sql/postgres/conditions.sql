@@ -8,7 +8,7 @@ IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
     RETURN @schema@.{wrapper};
 END IF;
 
--- A wrapper of a function that returns false for a consumer of another tenant.
+-- A wrapper around a function that returns false for a consumer of another tenant.
 @define wrapper(name, parameters, part, call)@
 CREATE OR REPLACE FUNCTION @schema@.{name}{parameters} RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
@@ -51,7 +51,7 @@ AND coalesce(current_setting('outbox.tenant', true), '') = ''
 AND @include knows_version({knows})@
 AND NOT @include is_fed()@
 
--- Simple turns, on the path that the worker requests.
+-- The simple turns of _turn_single or _turn_batch, as the worker requests.
 @define make_turns(asked, path, knows)@
 CASE {path} WHEN 'single' THEN @schema@._turn_single({asked}[1], {knows})
             ELSE @schema@._turn_batch({asked}, {knows}) END
@@ -76,6 +76,30 @@ ROW({place}, false, false, false, false, {n} = 0 AND NOT {others}, false, false,
  WHERE x.consumer = {consumer} AND x.key BETWEEN {e}.key AND {e}.key AND x.seq < {e}.seq
  ORDER BY x.key, x.seq LIMIT 1)
 
+-- The parked events of a consumer that are due, and that the request q may claim, in order of time.
+@define due_events(consumer, q, apart)@
+(SELECT x.seq, x.key, x.crashes > 0 AND {apart} AS alone, x.ctid AS at, x.due_at
+ FROM @schema@.parked x
+ WHERE x.consumer = {consumer} AND x.claim IS NULL AND x.due_at >= since AND x.due_at <= now
+   AND ({q}.suspect_policy > 0 OR x.crashes = 0)
+ ORDER BY x.due_at, x.seq LIMIT {q}.max_events)
+
+-- The parked event p and those that wait behind it, up to one that goes alone, is in a claim, or
+-- has a due time. odd: p goes alone, or is not the first of its key. The intended index is
+-- (consumer, key, seq): see _parked_rows.
+@define followed(consumer, q, p, apart)@
+(SELECT {p}.seq, {p}.at, {p}.alone AS odd WHERE {p}.key = 0
+ UNION ALL
+ SELECT r.seq, r.at, {p}.alone OR r.seq < {p}.seq
+ FROM (SELECT x.seq, x.ctid AS at,
+              bool_or(x.seq > {p}.seq AND (x.crashes > 0 AND {apart} OR x.claim IS NOT NULL
+                                           OR x.due_at IS NOT NULL))
+                  OVER (ORDER BY x.key, x.seq) AS stop
+       FROM @schema@.parked x
+       WHERE x.consumer = {consumer} AND x.key BETWEEN {p}.key AND {p}.key AND {p}.key <> 0
+       ORDER BY x.key, x.seq LIMIT {q}.max_events) r
+ WHERE NOT r.stop)
+
 -- A parked event of a consumer. If trimmed, it is a dead letter that was sent back: a full copy.
 @define parked_event(consumer, parked)@
 (SELECT i.seq, i.id, i.type, i.aggregate_type, i.aggregate_id, i.version, i.payload, i.headers,
@@ -92,13 +116,18 @@ ROW({place}, false, false, false, false, {n} = 0 AND NOT {others}, false, false,
 @define start_of(c)@
 CASE WHEN {c}.start_seen::text = '1:1:' THEN {c}.start_floor END
 
--- A claim is alive, and its end was not set by a clock that was ahead. Two turns may get the lock
--- in the reverse order of their start, by up to a second.
+-- A claim is alive, and its end was not set by a clock that was ahead. The margin is for two turns
+-- that get the lock in the reverse order of their start.
 @define is_alive(k, moment)@
 ({k}.locked_until > {moment} AND {k}.locked_until <= {moment} + {k}.lease + interval '1 s')
 
 -- Is this still the outbox that a lane knows (see _trouble)? Each of these conditions is an index
 -- probe that forces its order: an EXISTS might read all of the other index.
+
+-- The place of the outbox in a cluster: see _here.
+@define place_in(cluster)@
+concat({cluster}, '/', '@schema@.event_seq_seq'::regclass::oid, '/',
+       pg_relation_filenode('@schema@.event_seq_seq'::regclass))
 
 -- An event that the lane has not seen has a seq up to `passed`, where no event can be new.
 @define unseen_and_passed(seen, passed)@

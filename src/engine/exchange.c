@@ -467,7 +467,7 @@ static void exchange_failed(struct pipeline *p, struct exchange *x, const struct
 }
 
 /* Acts on the store's answer: first the settlement, then the claim. */
-static void take_answer(struct pipeline *p, struct exchange *x)
+static void note_answer(struct pipeline *p, struct exchange *x)
 {
     exchange_store_back(p);
     if (x->settled)
@@ -506,7 +506,7 @@ static bool exchange_make(struct pipeline *p, struct exchange *x)
         exchange_failed(p, x, &err);
         return false;
     }
-    take_answer(p, x);
+    note_answer(p, x);
 
     bool claimed_any = x->batch.n > 0;
     bool passed_any = x->hint.skipped > 0;

@@ -325,8 +325,8 @@ bool pipeline_step(struct pipeline *p)
 
 /* Adds the wake-up descriptor to the poll set, and brings *at forward to the next look, if there is
  * room for more work. */
-static size_t wait_for_work(struct pipeline *p, int64_t now, struct pollfd *fds, size_t max,
-                            int64_t *at)
+static size_t add_store_wakeup(struct pipeline *p, int64_t now, struct pollfd *fds, size_t max,
+                               int64_t *at)
 {
     int64_t settle_at = exchange_settle_delay_until(p, now);
     size_t settling = 0;
@@ -375,7 +375,7 @@ size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t
     if (p->stats.state == PIPELINE_DRAINING) {
         at = min_i64(at, p->schedule.drain_by);
     } else {
-        n += wait_for_work(p, now, fds + n, max - n, &at);
+        n += add_store_wakeup(p, now, fds + n, max - n, &at);
     }
 
     *ret_deadline = schedule_wake_at(&p->schedule, now, at);

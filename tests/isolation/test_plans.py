@@ -237,16 +237,16 @@ class Costs(ExactAlone):
         old.do("BEGIN ISOLATION LEVEL REPEATABLE READ")
         old.do("SELECT pg_current_xact_id()")
         before = self.entries("parked_due")
-        for _ in range(200): self.reader.do("SELECT @.settle('c', 'w', %s)", self.turn("c", n=1, pull_in=True))
+        for _ in range(200): self.reader.do("SELECT @.settle('c', 'w', %s)", self.turn("c", n=1, clock_repair=True))
         read = self.entries("parked_due") - before
         self.assertGreater(read, 200)  # they are counted
         self.assertLess(read, 5000)  # if each read all, the total would be some 60,000
-        self.assertIsNone(self.turn("c", n=1, pull_in=True))
+        self.assertIsNone(self.turn("c", n=1, clock_repair=True))
 
-    def turn(self, name, n, parked_first=True, pull_in=False):
+    def turn(self, name, n, parked_first=True, clock_repair=False):
         """turn claims as a relay does, and returns the epoch, or None."""
         version = self.reader.do("SELECT value::int FROM @.meta WHERE name = 'schema_version'")[0][0]
-        asked = request(max_events=n, lease_ms=30000, parked_first=parked_first, pull_in=pull_in)
+        asked = request(max_events=n, lease_ms=30000, parked_first=parked_first, clock_repair=clock_repair)
         return self.reader.do("SELECT t.epoch FROM @._turn(json_populate_record(@._no_request(%s, 'w'), %s), %s) t",
                               name, asked, version)[0][0]
 

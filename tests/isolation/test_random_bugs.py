@@ -49,7 +49,7 @@ class Planted(World):
         self.play(SEEDS[0], STEPS, trouble=True)
 
     def test_missing_retry_is_reported_as_a_loss(self):
-        self.rewritten("_settle_outcomes", "WHEN o.kind = 'skip' THEN", "WHEN o.kind IN ('skip', 'retry') THEN", ": lost: ")
+        self.rewritten("_outcome_acts", "(o.kind = 'skip'::text)", "(o.kind IN ('skip', 'retry'))", ": lost: ")
 
     def test_skipped_late_commit_is_detected(self):
         def bug(*_):
@@ -67,7 +67,7 @@ class Planted(World):
         self.rewritten("_release", "release_from - 1", "release_from - 2", "handed out twice though nothing crashed")
 
     def test_stealing_a_live_claim_is_detected(self):
-        self.rewritten("_turn_claim", "q.lease_ms *", "1 *", "a live claim was lost")
+        self.rewritten("_claim_fresh", "q.lease_ms *", "1 *", "a live claim was lost")
 
     def test_handing_a_claim_to_two_workers_is_detected(self):
         """The next worker receives each claim as well, as if the lock were missing."""

@@ -43,8 +43,8 @@ BEGIN
     END IF;
 END $outbox$;
 
--- Does the work of claim and claim_batch. suspect: the only event, which was in flight when a
--- worker vanished. For suspect_policy see _claim_parked.
+-- Does the work of claim and claim_batch. suspect: the claim is one event that was in flight when
+-- a worker vanished. For suspect_policy see _claim_parked.
 CREATE OR REPLACE FUNCTION @schema@._claim_some(
     consumer text, worker text, max_events int, lease_ms bigint, max_attempts int,
     suspect_policy int)
@@ -68,7 +68,7 @@ BEGIN
     q.parked_first := true;
     -- A turn that only skipped events has made progress, so another one follows.
     FOR turn IN 1 .. 10000 LOOP
-        q.pull_in := random() < 0.01;
+        q.clock_repair := random() < 0.01;
         q.lane_hint := (random() * 63)::int;
         SELECT * INTO t FROM @schema@._turn(q, @version@);
         EXIT WHEN t.n > 0 OR NOT t.skipped OR (turn > 2 AND clock_timestamp() > until);
@@ -110,7 +110,7 @@ DECLARE
     names text[];
     name text;
     n int := 0;               -- how many events were claimed
-    state text;               -- the last error that was met, and its text
+    state text;               -- the last error, and its text
     text text;
     alone boolean;            -- the event is suspect: no other joins it
     brief text := coalesce(current_setting('outbox.brief', true), '');
@@ -134,7 +134,7 @@ BEGIN
     FOREACH name IN ARRAY names LOOP
         -- A claim for one consumer remains if the next one fails: each has a savepoint.
         BEGIN
-            -- A suspect event is returned alone, so it is claimed only if no event was claimed yet.
+            -- A suspect event is returned alone, so only the first claim may be one.
             FOR consumer, epoch, seq, id, type, aggregate_type, aggregate_id, version, payload,
                 headers, tenant, created_at, attempts, held, delayed, inbox_key, alone
             IN SELECT name, s.*

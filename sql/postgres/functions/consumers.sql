@@ -168,7 +168,7 @@ BEGIN
             EXISTS (SELECT 1 FROM @schema@.marking m WHERE m.consumer = _make_consumer.consumer))
     ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
-        -- Another session has just created it, or it exists and row-level security hides it.
+        -- Another session has just created it, or row-level security hides it.
         IF EXISTS (SELECT 1 FROM @schema@.consumer x WHERE x.name = _make_consumer.consumer) THEN
             RETURN false;
         END IF;
@@ -176,7 +176,7 @@ BEGIN
             USING ERRCODE = 'OB004', HINT = 'give the consumer another name';
     END IF;
 
-    -- Rows left by a consumer of this name that was deleted by hand would determine the position.
+    -- Rows left by a consumer of this name that was deleted by hand would set the position.
     FOREACH tab IN ARRAY '{lane, claim, parked, setting, passed}'::text[] LOOP
         EXECUTE format('DELETE FROM %s.%I WHERE consumer = $1', '@schema@', tab) USING consumer;
     END LOOP;
@@ -205,8 +205,8 @@ BEGIN
         l.home := NULL;
     END IF;
 
-    -- The order matters: the floor is read before the snapshot is taken, and window_end after it.
-    -- As in _claim_fresh, the floor is known only if this transaction has written nothing yet.
+    -- The order matters: first the floor is read, then the snapshot is taken, then window_end read.
+    -- The floor is known only if this transaction has written nothing yet.
     l.floor := CASE WHEN pg_current_xact_id_if_assigned() IS NULL AND l.home IS NOT NULL
                     THEN coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0) ELSE 0 END;
     l.seen := @schema@._name_running(pg_current_snapshot());

@@ -24,7 +24,7 @@ BEGIN
     END IF;
 
     PERFORM @schema@._due_since(consumer, now);
-    -- An event behind another of its key has no due time, and is claimed with it.
+    -- An event behind another of the same key has no due time, and is claimed with it.
     INSERT INTO @schema@.parked (consumer, seq, key, attempts, due_at)
     SELECT w.consumer, w.seq, w.key, 0,
            CASE WHEN w.key = 0

@@ -3,12 +3,13 @@
 -- Millions of kept events do not slow them down.
 --
 --     max_events  how many rows at most
---     target      of this consumer only; NULL: of all
+--     target      only of this consumer; NULL: of all
 --     after_seq   only events past it, to continue a listing
 --     look        how many numbers to search, if few events match; a notice reports how far the
 --                 search got (see _found)
 
--- What a worker would get: pending events, also of an expired claim, and failed ones due again.
+-- What a worker would get: pending events, including those of an expired claim, and failed ones
+-- that are due again.
 CREATE OR REPLACE FUNCTION @schema@.find_unprocessed(
     max_events int DEFAULT 100, target text DEFAULT NULL, after_seq bigint DEFAULT 0,
     look bigint DEFAULT 200000)
@@ -63,7 +64,7 @@ RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type tex
 $outbox$;
 COMMENT ON FUNCTION @schema@.find_processing(int, text, bigint) IS 'events in live claims';
 
--- What failed and will be tried again at due_at; NULL: after the event before it.
+-- Failed events, which will be retried at due_at; NULL: after the event before it.
 CREATE OR REPLACE FUNCTION @schema@.find_failed(
     max_events int DEFAULT 100, target text DEFAULT NULL, after_seq bigint DEFAULT 0)
 RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text,

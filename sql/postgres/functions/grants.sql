@@ -199,7 +199,7 @@ CREATE OR REPLACE FUNCTION @schema@._open_to_all() RETURNS text[] LANGUAGE sql I
              wakeup_works, _wakeup_key, wakeup_channel, wakeup_sleep, wakeup_release,
              _wakeup_notify, _wakeup_notify_all, _wakeup_locks, _wakeup_lock_is_foreign,
              _wakeup_foreign_holders, _wakeup_wanted, _wakeup_second,
-             _session, _holder, _owner, _adoptions, _adopted_formerly, _adopted_mark,
+             _session, _holder, _owner, _adoptions,
              _turn, _turns, _no_request, claim, claim_batch, _claim_some, _check_claim, _workable,
              _idle, settle, extend, _shrink, register, _report, revert,
              pause, redrive, _redrive, retry_now, drop_dead, remove, trim, _trim_dry_run,
@@ -212,7 +212,7 @@ CREATE OR REPLACE FUNCTION @schema@._open_to_all() RETURNS text[] LANGUAGE sql I
              _key_cutoff, _check_trim, _trim_pin, _passed_by, _passed_since, _common_snapshot,
              _all_but_running,
              _lane_of, _key, _type_like, _handed_out, _reached, _before_start, _starts_after,
-             _window_events, _home, _here, _at_home, _trouble, rebaseline, _may_rebaseline,
+             _window_events, _home, _here, _at_home, _trouble, _known, rebaseline, _may_rebaseline,
              _refuse_version, _rights, parts, _open_to_all,
              _acting_for, _sees, _inherits, _name_like, _caller}'::text[]
 $outbox$;

@@ -1,4 +1,4 @@
--- Repairs the outbox after it was moved to another cluster, or after its event numbers started over
+-- Repairs the outbox after it was moved to another cluster, or after its event numbers restarted
 -- (see _trouble). Returns whether it changed anything. Nothing is lost; some events may be
 -- repeated.
 --
@@ -8,7 +8,7 @@
 --
 -- Strange events in the same cluster were written with a number of another one: it was not assigned
 -- yet, or they are past everything that a lane was shown and appear to have been seen. They get the
--- number of this transaction. Numbers that started over continue past every known one.
+-- number of this transaction. Restarted numbers continue past every known one.
 CREATE OR REPLACE FUNCTION @schema@.rebaseline() RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET jit = off SET enable_seqscan = on AS $outbox$
 DECLARE
@@ -288,7 +288,7 @@ BEGIN
         WHERE x.consumer = f.consumer AND x.n = f.n AND x.lane = f.lane;
     END LOOP;
 
-    -- The recorded ends of single events: events past the floor of their lane are handed out again.
+    -- Events past the floor of their lane are handed out again: their recorded ends are void.
     DELETE FROM @schema@.ended x USING @schema@.event e, @schema@._lanes(c.name, c.lanes) l
     WHERE x.consumer = c.name AND e.seq = x.seq AND e.seq > l.floor
       AND l.lane = @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id);
@@ -296,8 +296,8 @@ END $outbox$;
 
 -- Assigns new numbers to the events whose numbers were used before, and to later ones, in their
 -- order, also in the records of consumers. Returns how many. moved and numbers are as in _trouble.
--- If numbers is not NULL, the events are locked already, and the sequence continues past every
--- known one.
+-- If numbers is not NULL, the events are already locked, and the sequence continues past every
+-- known number.
 CREATE OR REPLACE FUNCTION @schema@._renumber_events(moved text, numbers text) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE

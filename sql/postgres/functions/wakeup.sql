@@ -24,7 +24,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN 'outbox_' || substr(md5('@schema@'), 1, 16);
 COMMENT ON FUNCTION @schema@.wakeup_channel() IS 'the channel that wakes sleeping workers';
 
--- Lists the other sessions that have a wake-up lock. second: it is the second lock. alone: it is
+-- Lists the other sessions that hold a wake-up lock. second: it is the second lock. alone: it is
 -- exclusive. business: the session has a reason to hold it; any role that can connect could take
 -- it. The role must have USAGE on the schema; for an exclusive lock it must be able to consume; to
 -- share the first lock, its transaction must have inserted events.
@@ -58,7 +58,7 @@ BEGIN
       AND x.pid <> pg_backend_pid();
 END $outbox$;
 
--- Describes the unrelated sessions that have a wake-up lock.
+-- Describes the unrelated sessions that hold a wake-up lock.
 CREATE OR REPLACE FUNCTION @schema@._wakeup_foreign_holders() RETURNS text
 LANGUAGE sql STABLE AS $outbox$
     SELECT string_agg(DISTINCT @schema@._session(x.pid), '; ')
@@ -130,17 +130,17 @@ ALTER TABLE @schema@.event ALTER xid SET DEFAULT
 -- wakeup_sleep is called by a worker that found nothing, after LISTEN; it must poll once more
 -- after. listening: it has been a listener, and checks whether there still is a holder. Returns
 --
---     'holder'    it has the lock, and producers will notify;
---     'listener'  another worker has the lock, and will notify when it wakes (second lock);
---     'busy'      a transaction has emitted and not committed yet: poll again soon;
---     'foreign'   an unrelated session has the lock: poll at intervals.
+--     'holder'    this worker holds the lock, and producers will notify;
+--     'listener'  another worker holds the lock, and will notify when it wakes (second lock);
+--     'busy'      a transaction has emitted but not committed: poll again soon;
+--     'foreign'   an unrelated session holds the lock: poll at intervals.
 CREATE OR REPLACE FUNCTION @schema@.wakeup_sleep(listening boolean DEFAULT false) RETURNS text
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     k bigint := @schema@._wakeup_key();
     held boolean;    -- by a worker
     shared boolean;  -- by a producer
-    is_foreign boolean; -- an unrelated session has either lock
+    is_foreign boolean; -- an unrelated session holds either lock
 BEGIN
     IF pg_try_advisory_lock(k) THEN
         IF listening THEN PERFORM pg_advisory_unlock_shared(k # 1); END IF;
@@ -160,8 +160,8 @@ BEGIN
 END $outbox$;
 COMMENT ON FUNCTION @schema@.wakeup_sleep(boolean) IS 'lets a worker sleep until it is notified';
 
--- wakeup_release is called by a worker that wakes. holder: it has the first lock, and notifies the
--- listeners, so that one of them takes it.
+-- wakeup_release is called by a worker that wakes. holder: it holds the first lock, and notifies
+-- the listeners, so that one of them takes it.
 CREATE OR REPLACE FUNCTION @schema@.wakeup_release(holder boolean) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -181,8 +181,8 @@ BEGIN
 END $outbox$;
 COMMENT ON FUNCTION @schema@.wakeup_release(boolean) IS 'a worker wakes and gives up its lock';
 
--- Wakes every sleeping worker when work arises without an emit. The payload makes each worker check
--- all its consumers, because a poll for new events would find none.
+-- Wakes every sleeping worker when work arises without an emit. The payload tells each worker to
+-- check all its consumers, because a poll for new events would find none.
 CREATE OR REPLACE FUNCTION @schema@._wakeup_notify_all() RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN

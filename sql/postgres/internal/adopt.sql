@@ -93,7 +93,7 @@ LANGUAGE sql STABLE AS $outbox$
 $outbox$;
 
 -- Raises an error if the table was adopted before, and `existing` ('copy' or 'skip'; NULL: not
--- given) does not decide about its rows: it is unknown which of them have become events. adopted:
+-- given) does not decide about its rows: which of them have become events is unknown. adopted:
 -- the table is adopted now.
 CREATE OR REPLACE FUNCTION @schema@._adopt_decided(tab regclass, adopted boolean, existing text)
 RETURNS void LANGUAGE plpgsql STABLE AS $outbox$
@@ -142,20 +142,6 @@ $outbox$;
 CREATE OR REPLACE FUNCTION @schema@._adopted(tab regclass) RETURNS name
 LANGUAGE sql STABLE AS $outbox$
     SELECT a.trigger_name FROM @schema@._adoptions() a WHERE a.tab = _adopted.tab
-$outbox$;
-
--- The sentence that marks trigger functions which run no code of the table's owner. The text is
--- stored in databases, and must not change.
-CREATE OR REPLACE FUNCTION @schema@._adopted_mark() RETURNS text
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN 'Of the row nothing is used but what output functions write';
-
--- The adopted tables whose function was created by an earlier version, and runs casts of the
--- table's owner. init replaces them, if the columns have not changed and this role may.
-CREATE OR REPLACE FUNCTION @schema@._adopted_formerly() RETURNS SETOF regclass
-LANGUAGE sql STABLE AS $outbox$
-    SELECT a.tab FROM @schema@._adoptions() a
-    WHERE NOT a.inherited AND strpos(a.body, @schema@._adopted_mark()) = 0
 $outbox$;
 
 -- Replaces the trigger functions of adopted tables. init calls it, because a new version may
@@ -228,10 +214,10 @@ BEGIN
                              insert_sql, '@schema@.adopted_row', v.marking, v.key);
     END IF;
     -- The setting allows a row to keep its UUID, see _keeps_id.
-    body := format(E'-- %s\nBEGIN -- %s.\n'
+    body := format(E'-- %s\nBEGIN\n'
                    '    PERFORM pg_catalog.set_config(%L, %L, true);\n    %s;\n'
-                   '    PERFORM pg_catalog.set_config(%3$L, %6$L, true);\n    RETURN NULL;\nEND',
-                   mapping, @schema@._adopted_mark(), 'outbox.keep_ids', 'on', insert_sql, '');
+                   '    PERFORM pg_catalog.set_config(%2$L, %5$L, true);\n    RETURN NULL;\nEND',
+                   mapping, 'outbox.keep_ids', 'on', insert_sql, '');
     IF old.body = body THEN RETURN false; END IF;
 
     -- ISO dates, regardless of the application's settings, because the texts are parsed again.

@@ -115,178 +115,215 @@ BEGIN
     RETURN true;
 END $outbox$;
 
--- Leases the next n events of lane l to owner, at most max_events. It updates l, which the caller
--- stores if changed. Under _lock_consumer. A claim is a range of seq, (from_seq, l.pos], in a
--- window between two snapshots, so taking it over reads the same events. Finding it reads only its
--- rows and, in steps, rows that the filter rejects. skipped: the lane advanced without a claim:
--- call again at once.
---
--- head is the last seq assigned before this transaction had an xid; NULL: unknown. If ahead_to is
--- not 0, the caller has read the n events in (ahead_from, ahead_to] of the window ahead_target, and
--- claims those. astray: nothing was done, because of _trouble.
---
--- The claim covers the group that l leads (groups.sql). To let groups meet, it ends at upto, the
--- position of another group in the same window (NULL: none); a group that opens a window takes the
--- target of other, a group further ahead.
-CREATE OR REPLACE FUNCTION @schema@._claim_fresh(
-    c @schema@.consumer, INOUT l @schema@.lane, owner text, max_events int,
-    lease interval, now timestamptz, head bigint,
-    INOUT n int, ahead_target text, ahead_from bigint, ahead_to bigint,
-    upto bigint, other @schema@.lane,
-    OUT changed boolean, OUT skipped boolean, OUT epoch bigint, OUT from_seq bigint,
-    OUT astray text) LANGUAGE plpgsql VOLATILE AS $outbox$
+-- Opens the next window of lane l, between two snapshots. It borrows the end of the window of
+-- `other`, a group further ahead (NULL: none); upto is then the position of that group, if both now
+-- work in the same window. astray: see _claim_fresh.
+CREATE OR REPLACE FUNCTION @schema@._open_window(
+    c @schema@.consumer, head bigint, other @schema@.lane, INOUT l @schema@.lane,
+    OUT borrowed boolean, OUT upto bigint, OUT astray text)
+LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
-    first bigint;          -- the first event of the window past l.pos
-    last bigint;           -- the end of the scanned range
-    known bigint;          -- the highest seq that the lane knows of
-    passed bigint;         -- no event up to it can be new
-    again boolean;         -- an unseen event has a seq up to passed
-    behind boolean;        -- the sequence is behind an event that exists
-    strange boolean;       -- an event past what the lane knows appears to have been seen
-    fed boolean;
-    step record;
-    opened boolean;
+    passed bigint := @schema@._reached(c, l); -- no event up to it can be new
+    known bigint := l.window_end;  -- the highest seq that the lane knows of
+    again boolean;                 -- an unseen event has a seq up to passed
+    behind boolean;                -- the sequence is behind an event that exists
+    strange boolean;               -- an event past `known` appears to have been seen
     named pg_snapshot;
+BEGIN
+    l.pos := 0;
+    borrowed := coalesce(other.window_end >= coalesce(known, 0)
+                         AND pg_snapshot_xmax(coalesce(other.target, other.seen))
+                             > pg_snapshot_xmax(l.seen), false);
+    IF borrowed THEN
+        l.target := coalesce(other.target, other.seen);
+        l.next_floor := CASE WHEN other.target IS NULL THEN other.floor ELSE other.next_floor END;
+        l.window_end := other.window_end;
+        upto := CASE WHEN other.seen::text = l.seen::text THEN other.pos END;
+        RETURN;
+    END IF;
+
+    -- The order matters, and each statement has its own snapshot: an event that the target neither
+    -- shows nor names as running has a seq past next_floor, and one that it shows is not past
+    -- window_end.
+    l.next_floor := coalesce(head, passed, 0);
+    l.target := pg_current_snapshot();
+    l.window_end := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
+
+    -- A tenant's worker may not see all events, so it does not ask.
+    SELECT @include unseen_and_passed(l.seen, passed)@,
+           @include shown_past_end(l.target, l.window_end)@,
+           @include seen_past_known(l.seen, known)@
+    INTO again, behind, strange
+    WHERE c.tenant = '';
+    IF l.window_end < known OR behind OR again THEN
+        astray := format('event numbers began again: the last one given out is %s, '
+                         'consumer "%s" was at %s', l.window_end, c.name, known);
+    ELSIF strange THEN
+        astray := format('events past %s, which consumer "%s" had reached, are of '
+                         'transactions from before that', known, c.name);
+    ELSIF @include is_fed()@ THEN
+        PERFORM @schema@._check_fed();
+    END IF;
+
+    -- If too many transactions are running to name them, a lower floor is correct, only slower.
+    named := @schema@._name_running(l.target);
+    l.target := coalesce(named, l.target);
+    IF named IS NULL THEN l.next_floor := coalesce(passed, 0); END IF;
+END $outbox$;
+
+-- Scans the window of lane l from its next event on, a range of `span` numbers, and advances l past
+-- it, or past the last of max_events events: n were found in (from_seq, l.pos]. `next` and no_upto
+-- are the results of _window_step. met: l stopped at the group at upto.
+CREATE OR REPLACE FUNCTION @schema@._scan_window(
+    c @schema@.consumer, next bigint, no_upto bigint, upto bigint, span bigint, max_events int,
+    INOUT l @schema@.lane, OUT n int, OUT from_seq bigint, OUT met boolean)
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    whole boolean := @schema@._members(l.members, l.lane) = @schema@._all_lanes(c.lanes);
+    start bigint := @schema@._starts_after(c.start_seen, c.start_floor);
+    range_end bigint := least(next + span - 1, l.window_end);
+    last bigint;
+BEGIN
+    n := 0;
+    from_seq := l.pos;
+    met := upto > l.pos AND coalesce(next, no_upto) > upto;
+    IF met THEN
+        l.pos := upto;
+    ELSIF next IS NULL THEN
+        l.pos := no_upto;
+    ELSIF next <= start THEN
+        l.pos := least(start, l.window_end); -- a late event from before the start
+    ELSE
+        IF upto > l.pos THEN range_end := least(range_end, upto); END IF;
+        SELECT count(*), max(x.seq) INTO n, last
+        FROM (SELECT w.seq
+              FROM @schema@._window_events(l.seen, l.floor, l.target, l.pos, range_end, c.tenant) w
+              WHERE (c.type_like IS NULL OR w.type LIKE ANY (c.type_like))
+                AND (whole OR @schema@._is_member(l.members, l.lane,
+                         @schema@._lane_of(c.lanes, w.seq, w.aggregate_type, w.aggregate_id)))
+              ORDER BY w.seq LIMIT max_events) x;
+        l.pos := CASE WHEN n < max_events THEN range_end ELSE last END;
+    END IF;
+END $outbox$;
+
+-- Finds the next events of lane l, at most q.max_events, and advances l past them: there are r.n in
+-- (r.from_seq, l.pos]. changed: l has to be stored. For the rest see _claim_fresh.
+CREATE OR REPLACE FUNCTION @schema@._find_fresh(
+    c @schema@.consumer, q @schema@._request, head bigint, upto bigint, other @schema@.lane,
+    INOUT l @schema@.lane, INOUT r @schema@._answer, OUT changed boolean, OUT astray text)
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
     most bigint := 10000;  -- rows scanned in one step
     whole boolean := @schema@._members(l.members, l.lane) = @schema@._all_lanes(c.lanes);
-    span bigint := max_events;
-    borrowed boolean;
-    start bigint := @schema@._starts_after(c.start_seen, c.start_floor);
+    span bigint := CASE WHEN whole THEN q.max_events ELSE q.max_events * c.lanes END;
     until timestamptz := clock_timestamp() + interval '25 milliseconds';
+    w record;
+    step record;
+    part record;
+    opened boolean;
+    borrowed boolean;
+    at_end boolean;
+    skipped boolean;
 BEGIN
+    IF c.type_like IS NOT NULL OR NOT whole OR c.tenant <> '' THEN
+        span := least(span, most); -- reading rejected events takes time, too
+    END IF;
     changed := false;
-    skipped := false;
+    LOOP
+        opened := l.target IS NULL;
+        borrowed := false;
+        IF opened THEN
+            w := @schema@._open_window(c, head, other, l);
+            l := w.l;
+            upto := w.upto;
+            borrowed := w.borrowed;
+            astray := w.astray;
+            EXIT WHEN astray IS NOT NULL;
+        END IF;
+        step := @schema@._window_step(l.seen, l.floor, l.target, l.pos, l.window_end, most,
+                                      c.tenant);
+        at_end := step.next IS NULL AND step.upto IS NULL;
+        -- An idle lane is stored only if its floor can advance, not at each poll.
+        EXIT WHEN at_end AND opened AND NOT borrowed AND NOT changed AND l.floor >= l.next_floor;
 
-    -- The caller has read ahead from the lane's present position: the range is known.
-    IF ahead_to > ahead_from AND ahead_to <= l.window_end
-       AND l.pos = ahead_from AND l.target::text = ahead_target THEN
-        from_seq := l.pos;
-        l.pos := ahead_to;
         changed := true;
-        IF n = 0 THEN -- the filter rejects all of them
-            skipped := true;
+        IF at_end THEN
+            -- The window is done. A lane configured to start beyond the head keeps its floor.
+            l.seen := l.target;
+            l.floor := greatest(l.floor, l.next_floor);
+            l.target := NULL;
+            l.pos := 0;
+            CONTINUE WHEN NOT opened;
+            r.skipped := r.skipped OR borrowed; -- it may join the other group now
+            EXIT;
+        END IF;
+        part := @schema@._scan_window(c, step.next, step.upto, upto, span, q.max_events, l);
+        l := part.l;
+        IF part.n > 0 THEN
+            r.n := part.n;
+            r.from_seq := part.from_seq;
+            r.window_end := CASE WHEN upto > l.pos THEN upto ELSE l.window_end END;
+            EXIT;
+        END IF;
+
+        -- Progress is committed after 25 ms: no timeout can stop a consumer whose filter rarely
+        -- matches.
+        skipped := part.met OR clock_timestamp() > until;
+        r.skipped := r.skipped OR skipped;
+        EXIT WHEN skipped;
+        span := least(span * 4, most);
+    END LOOP;
+END $outbox$;
+
+-- Leases the next events of lane l, and describes the claim in r; l is updated, to be stored if it
+-- `changed`. A claim is a range of seq, (from_seq, to_seq], in a window between two snapshots, so
+-- taking it over reads the same events. Finding it reads only its rows and, in steps, rows that the
+-- filter rejects. r.skipped: the lane advanced without a claim: call again at once. astray: nothing
+-- was done, because of _trouble. Under _lock_consumer.
+--
+-- head is the last seq assigned before this transaction had an xid; NULL: unknown. The claim covers
+-- the group that l leads (groups.sql). To let groups meet, it ends at upto, the position of another
+-- group in the same window (NULL: none), and l may borrow the window of `other`.
+CREATE OR REPLACE FUNCTION @schema@._claim_fresh(
+    c @schema@.consumer, q @schema@._request, head bigint, now timestamptz, upto bigint,
+    other @schema@.lane, INOUT l @schema@.lane, INOUT r @schema@._answer, OUT changed boolean,
+    OUT astray text) LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    lease interval := q.lease_ms * interval '1 millisecond';
+    members bigint := @schema@._members(l.members, l.lane);
+    f record;
+BEGIN
+    changed := coalesce(q.ahead_lane = l.lane AND q.ahead_members = members
+                        AND q.ahead_to > q.ahead_from AND q.ahead_to <= l.window_end
+                        AND l.pos = q.ahead_from AND l.target::text = q.ahead_target, false);
+    IF changed THEN -- the worker has read ahead from the lane's present position
+        l.pos := q.ahead_to;
+        IF q.ahead_n = 0 THEN -- the filter rejects all of them
+            r.skipped := true;
             RETURN;
         END IF;
+        r.n := q.ahead_n;
+        r.from_seq := q.ahead_from;
+        r.window_end := CASE WHEN upto > l.pos THEN upto ELSE l.window_end END;
     ELSE
-        n := 0;
-        IF NOT whole THEN span := span * c.lanes; END IF;
-        IF c.type_like IS NOT NULL OR NOT whole OR c.tenant <> '' THEN
-            -- Reading rejected events takes time, too.
-            span := least(span, most);
-        END IF;
-        LOOP
-            opened := l.target IS NULL;
-            borrowed := opened AND other.window_end >= coalesce(l.window_end, 0)
-                        AND pg_snapshot_xmax(coalesce(other.target, other.seen))
-                            > pg_snapshot_xmax(l.seen);
-            borrowed := coalesce(borrowed, false);
-            IF borrowed THEN
-                l.target := coalesce(other.target, other.seen);
-                l.next_floor := CASE WHEN other.target IS NULL THEN other.floor
-                                     ELSE other.next_floor END;
-                l.window_end := other.window_end;
-                l.pos := 0;
-                upto := CASE WHEN other.seen::text = l.seen::text THEN other.pos END;
-                changed := true;
-            ELSIF opened THEN
-                known := l.window_end;
-                passed := @schema@._reached(c, l);
-
-                -- The order matters, and each statement has its own snapshot: an event that the
-                -- target neither shows nor names as running has a seq past next_floor, and one that
-                -- it shows is not past window_end.
-                l.next_floor := coalesce(head, passed, 0);
-                l.target := pg_current_snapshot();
-                l.window_end := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
-                l.pos := 0;
-
-                -- A tenant's worker may not see all events, so it does not ask.
-                SELECT @include unseen_and_passed(l.seen, passed)@,
-                       @include shown_past_end(l.target, l.window_end)@,
-                       @include seen_past_known(l.seen, known)@
-                INTO again, behind, strange
-                WHERE c.tenant = '';
-                fed := @include is_fed()@;
-                IF l.window_end < known OR behind OR again THEN
-                    astray := format('event numbers began again: the last one given out is %s, '
-                                     'consumer "%s" was at %s', l.window_end, c.name, known);
-                    RETURN;
-                ELSIF strange THEN
-                    astray := format('events past %s, which consumer "%s" had reached, are of '
-                                     'transactions from before that', known, c.name);
-                    RETURN;
-                END IF;
-                IF fed THEN PERFORM @schema@._check_fed(); END IF;
-            END IF;
-
-            step := @schema@._window_step(l.seen, l.floor, l.target, l.pos, l.window_end, most,
-                                          c.tenant);
-            first := step.next;
-            -- An idle lane is stored only if its floor can advance, not at each poll.
-            EXIT WHEN first IS NULL AND step.upto IS NULL AND opened AND NOT changed
-                      AND l.floor >= l.next_floor;
-
-            IF opened AND NOT borrowed THEN
-                -- Not earlier, because this assigns an xid. If too many transactions are running to
-                -- name them, the lower floor is still correct, only slower.
-                named := @schema@._name_running(l.target);
-                l.target := coalesce(named, l.target);
-                l.next_floor := CASE WHEN named IS NULL THEN coalesce(passed, 0)
-                                     ELSE l.next_floor END;
-            END IF;
-            changed := true;
-
-            IF first IS NULL AND step.upto IS NULL THEN
-                -- The window is done: close it. A lane configured to start beyond the head keeps
-                -- its floor.
-                l.seen := l.target;
-                l.floor := greatest(l.floor, l.next_floor);
-                l.target := NULL;
-                l.pos := 0;
-                EXIT WHEN opened AND NOT borrowed; -- the window was new, and empty
-                skipped := borrowed; -- may join the other group now
-                EXIT WHEN skipped;
-                CONTINUE;
-            END IF;
-
-            IF upto > l.pos AND coalesce(first, step.upto) > upto THEN
-                l.pos := upto; -- no event before the other group: may join it now
-                skipped := true;
-                EXIT;
-            ELSIF first IS NULL THEN
-                l.pos := step.upto; -- no event up to here
-            ELSIF first <= start THEN
-                l.pos := least(start, l.window_end); -- a late event from before the start
-            ELSE
-                last := least(first + span - 1, l.window_end);
-                IF upto > l.pos THEN last := least(last, upto); END IF;
-                SELECT count(*), max(x.seq) INTO n, first
-                FROM (SELECT w.seq
-                      FROM @schema@._window_events(l.seen, l.floor, l.target, l.pos, last,
-                                                   c.tenant) w
-                      WHERE (c.type_like IS NULL OR w.type LIKE ANY (c.type_like))
-                        AND (whole OR @schema@._is_member(l.members, l.lane,
-                                 @schema@._lane_of(c.lanes, w.seq, w.aggregate_type,
-                                                   w.aggregate_id)))
-                      ORDER BY w.seq LIMIT max_events) x;
-                from_seq := l.pos;
-                -- A full claim ends at its last event; otherwise the whole range was scanned.
-                l.pos := CASE WHEN n < max_events THEN last ELSE first END;
-                EXIT WHEN n > 0;
-                span := least(span * 4, most);
-            END IF;
-
-            -- Progress is committed after 25 ms: no timeout can stop a consumer whose filter rarely
-            -- matches.
-            skipped := clock_timestamp() > until;
-            EXIT WHEN skipped;
-        END LOOP;
+        f := @schema@._find_fresh(c, q, head, upto, other, l, r);
+        l := f.l;
+        r := f.r;
+        changed := f.changed;
+        astray := f.astray;
+        IF r.n = 0 THEN RETURN; END IF;
     END IF;
-    IF n = 0 THEN RETURN; END IF;
 
-    skipped := false;
-    epoch := @schema@._next_epoch();
+    r.epoch := @schema@._next_epoch();
+    r.lane := l.lane;
+    r.to_seq := l.pos;
+    r.seen := l.seen;
+    r.floor := l.floor;
+    r.target := l.target;
+    r.members := members;
+    r.quiet := members = @schema@._all_lanes(c.lanes) AND r.n < q.max_events
+               AND r.to_seq >= r.window_end;
     INSERT INTO @schema@.claim
-    VALUES (c.name, epoch, l.lane, l.seen, l.floor, l.target, l.next_floor, l.window_end, from_seq,
-            l.pos, owner, now + lease, lease, l.members);
+    VALUES (c.name, r.epoch, l.lane, l.seen, l.floor, l.target, l.next_floor, l.window_end,
+            r.from_seq, l.pos, q.owner, now + lease, lease, l.members);
 END $outbox$;

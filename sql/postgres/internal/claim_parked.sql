@@ -1,140 +1,151 @@
--- Leases parked events that are due, each with the events that wait behind it. suspect_policy: 0
--- skips suspect events; 1 claims nothing if the first due event is suspect; 2 and 3 claim a suspect
--- alone, and with 2 a vanished worker counts as an attempt; 4 treats suspects like others. No
--- parked event is due before `since`. pull_in: if none is due from there on, check all of them,
--- also those whose wait grew when the clock was set back. Under _lock_consumer.
+-- Leases parked events that are due, each with the events that wait behind it, and describes the
+-- claim in r. due is the earliest due time. No parked event is due before `since`, unless the clock
+-- was set back: see _clock_repair. Under _lock_consumer.
+--
+-- Suspect events were in flight when a worker vanished. q.suspect_policy (enum suspect_policy):
+--     0  skip them, and claim other events
+--     1  claim nothing if the first due event is suspect
+--     2  claim a suspect alone, and blame it: if this worker vanishes, that counts as an attempt
+--     3  claim a suspect alone
+--     4  treat suspects like others
 CREATE OR REPLACE FUNCTION @schema@._claim_parked(
-    c @schema@.consumer, owner text, max_events int, lease interval, suspect_policy int,
-    pull_in boolean, since timestamptz, now timestamptz,
-    OUT epoch bigint, OUT n int, OUT suspect boolean, OUT suspect_due boolean, OUT due timestamptz)
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    c @schema@.consumer, q @schema@._request, since timestamptz, now timestamptz,
+    INOUT r @schema@._answer, OUT due timestamptz) LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
-    h record;
-    seqs bigint[] := '{}';
-    keys bigint[] := '{}';
-    rows tid[] := '{}'; -- their ctids, which do not change under the lock
-    behind bigint[] := '{}';
-    followed boolean := false; -- other events wait behind one of them
-    odd boolean; -- one of them goes alone, or is not the first of its key
-    apart boolean := suspect_policy < 4; -- suspect events go alone
+    skip_suspects boolean := q.suspect_policy = 0;
+    blame boolean := q.suspect_policy = 2;
+    lease interval := q.lease_ms * interval '1 millisecond';
+    f record;
 BEGIN
-    n := 0;
-    suspect := false;
-    suspect_due := suspect_policy = 0
-                   AND EXISTS (SELECT 1 FROM @schema@.parked p
-                               WHERE p.consumer = c.name AND p.claim IS NULL
-                                 AND p.due_at >= since AND p.due_at <= now AND p.crashes > 0);
-    FOR turn IN 1 .. 2 LOOP
-        -- The due events in order of their time, each with those behind it. The nested loop (no
-        -- other plan is possible) reads no more rows than are claimed.
-        SELECT coalesce(array_agg(t.seq), '{}'), coalesce(array_agg(t.at), '{}'), min(t.due_at),
-               coalesce(bool_or(t.odd), false)
-        INTO seqs, rows, due, odd
-        FROM (SELECT f.seq, f.at, f.odd, p.due_at
-              FROM (SELECT x.seq, x.key, x.crashes > 0 AND apart AS alone, x.ctid AS at,
-                           x.due_at FROM @schema@.parked x
-                    WHERE x.consumer = c.name AND x.claim IS NULL
-                      AND x.due_at >= since AND x.due_at <= now
-                      AND (suspect_policy > 0 OR x.crashes = 0)
-                    ORDER BY x.due_at, x.seq LIMIT max_events) p, LATERAL (
-                   SELECT p.seq, p.at, p.alone AS odd WHERE p.key = 0
-                   UNION ALL
-                   SELECT r.seq, r.at, p.alone OR r.seq < p.seq
-                   FROM (SELECT x.seq, x.ctid AS at,
-                                bool_or(x.seq > p.seq AND (x.crashes > 0 AND apart
-                                                           OR x.claim IS NOT NULL
-                                                           OR x.due_at IS NOT NULL))
-                                    OVER (ORDER BY x.key, x.seq) AS stop
-                         FROM @schema@.parked x -- forces the index: see _parked_rows
-                         WHERE x.consumer = c.name AND x.key BETWEEN p.key AND p.key AND p.key <> 0
-                         ORDER BY x.key, x.seq LIMIT max_events) r
-                   WHERE NOT r.stop) f
-              LIMIT max_events) t;
-        EXIT WHEN due IS NOT NULL AND NOT odd;
-
-        -- `near` has the first two events of the key.
-        seqs := '{}';
-        rows := '{}';
-        FOR h IN SELECT p.seq, p.key, p.alone, p.at, p.due_at,
-                        CASE WHEN p.key <> 0 THEN ARRAY( -- forces the index: see _parked_rows
-                            SELECT x.seq FROM @schema@.parked x
-                            WHERE x.consumer = c.name AND x.key BETWEEN p.key AND p.key
-                            ORDER BY x.key, x.seq LIMIT 2) END AS near
-                 FROM (SELECT x.seq, x.key, x.crashes > 0 AND apart AS alone, x.ctid AS at,
-                              x.due_at FROM @schema@.parked x
-                       WHERE x.consumer = c.name AND x.claim IS NULL
-                         AND x.due_at >= since AND x.due_at <= now
-                         AND (suspect_policy > 0 OR x.crashes = 0)
-                       ORDER BY x.due_at, x.seq LIMIT max_events) p
-                 WHERE odd LOOP
-            IF h.near[1] < h.seq THEN
-                behind := behind || h.seq;
-                CONTINUE;
-            END IF;
-            suspect_due := suspect_due OR (h.alone AND suspect_policy = 1 AND seqs = '{}');
-            EXIT WHEN h.alone AND (seqs <> '{}' OR suspect_policy = 1);
-            seqs := seqs || h.seq;
-            keys := keys || h.key;
-            rows := rows || h.at;
-            followed := followed OR h.near[2] IS NOT NULL;
-            suspect := h.alone;
-            EXIT WHEN h.alone;
-        END LOOP;
-        EXIT WHEN due IS NOT NULL;
-
+    f := @schema@._find_due(c, q, since, now);
+    IF f.due IS NULL AND q.clock_repair AND @schema@._clock_repair(c.name, since, now) THEN
+        since := '-infinity';
+        f := @schema@._find_due(c, q, since, now);
+    END IF;
+    r.suspect_due := f.suspect_due
+                     OR (skip_suspects
+                         AND EXISTS (SELECT 1 FROM @schema@.parked p
+                                     WHERE p.consumer = c.name AND p.claim IS NULL
+                                       AND p.due_at >= since AND p.due_at <= now
+                                       AND p.crashes > 0));
+    due := f.due;
+    IF due IS NULL THEN
         SELECT p.due_at INTO due FROM @schema@.parked p
         WHERE p.consumer = c.name AND p.claim IS NULL AND p.due_at >= since
-          AND (suspect_policy > 0 OR p.crashes = 0)
+          AND (p.crashes = 0 OR NOT skip_suspects)
         ORDER BY p.due_at, p.seq LIMIT 1;
-        IF NOT pull_in OR turn = 2 THEN RETURN; END IF;
-        UPDATE @schema@.parked p SET due_at = now + p.wait
-        WHERE p.consumer = c.name AND p.claim IS NULL AND NOT p.delayed
-          AND p.due_at > now + p.wait;
-        IF NOT FOUND AND since = '-infinity' THEN RETURN; END IF;
-        since := '-infinity';
-        due := NULL;
+    END IF;
+    IF f.seqs = '{}' THEN RETURN; END IF;
+
+    r.epoch := @schema@._next_epoch();
+    UPDATE @schema@.parked p SET claim = r.epoch WHERE p.ctid = ANY (f.rows);
+    GET DIAGNOSTICS r.n = ROW_COUNT;
+    r.lane := -1;
+    r.from_seq := 0;
+    r.to_seq := 0;
+    r.suspect := f.suspect;
+    INSERT INTO @schema@.claim (consumer, epoch, lane, floor, from_seq, to_seq, owner,
+        locked_until, lease, seqs, blamed)
+    VALUES (c.name, r.epoch, -1, 0, 0, 0, q.owner, now + lease, lease, f.seqs, f.suspect AND blame);
+END $outbox$;
+
+-- Shortens the waits that grew when the clock was set back. Returns whether it is worth searching
+-- for due events again, from the beginning.
+CREATE OR REPLACE FUNCTION @schema@._clock_repair(
+    consumer text, since timestamptz, now timestamptz) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $outbox$
+BEGIN
+    UPDATE @schema@.parked p SET due_at = now + p.wait
+    WHERE p.consumer = $1 AND p.claim IS NULL AND NOT p.delayed AND p.due_at > now + p.wait;
+    RETURN FOUND OR since > '-infinity';
+END $outbox$;
+
+-- Finds the parked events to claim, in order of their time, each with those behind it, and their
+-- rows, whose ctids do not change under the lock. due: the first is due then; NULL: none is due.
+CREATE OR REPLACE FUNCTION @schema@._find_due(
+    c @schema@.consumer, q @schema@._request, since timestamptz, now timestamptz,
+    OUT seqs bigint[], OUT rows tid[], OUT due timestamptz, OUT suspect boolean,
+    OUT suspect_due boolean) LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    apart boolean := q.suspect_policy < 4; -- suspects go alone
+    odd boolean; -- one of them goes alone, or is not the first of its key
+    found_odd record;
+BEGIN
+    suspect := false;
+    suspect_due := false;
+    -- The nested loop (no other plan is possible) reads no more rows than are claimed.
+    SELECT coalesce(array_agg(t.seq), '{}'), coalesce(array_agg(t.at), '{}'), min(t.due_at),
+           coalesce(bool_or(t.odd), false)
+    INTO seqs, rows, due, odd
+    FROM (SELECT f.seq, f.at, f.odd, p.due_at
+          FROM @include due_events(c.name, q, apart)@ p,
+               LATERAL @include followed(c.name, q, p, apart)@ f
+          LIMIT q.max_events) t;
+    IF odd THEN
+        found_odd := @schema@._find_odd(c, q, since, now);
+        seqs := found_odd.seqs;
+        rows := found_odd.rows;
+        suspect := found_odd.suspect;
+        suspect_due := found_odd.suspect_due;
+    END IF;
+END $outbox$;
+
+-- Does the same if some of the due events go alone or are not the first of their key.
+CREATE OR REPLACE FUNCTION @schema@._find_odd(
+    c @schema@.consumer, q @schema@._request, since timestamptz, now timestamptz,
+    OUT seqs bigint[], OUT rows tid[], OUT suspect boolean, OUT suspect_due boolean)
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    apart boolean := q.suspect_policy < 4; -- suspects go alone
+    wait_for_suspect boolean := q.suspect_policy = 1;
+    h record;
+    keys bigint[] := '{}';
+    behind bigint[] := '{}';
+    has_followers boolean := false;
+BEGIN
+    seqs := '{}';
+    rows := '{}';
+    suspect := false;
+    suspect_due := false;
+    -- `near` has the first two events of the key.
+    FOR h IN SELECT p.seq, p.key, p.alone, p.at,
+                    CASE WHEN p.key <> 0 THEN ARRAY( -- forces the index: see _parked_rows
+                        SELECT x.seq FROM @schema@.parked x
+                        WHERE x.consumer = c.name AND x.key BETWEEN p.key AND p.key
+                        ORDER BY x.key, x.seq LIMIT 2) END AS near
+             FROM @include due_events(c.name, q, apart)@ p LOOP
+        IF h.near[1] < h.seq THEN
+            behind := behind || h.seq;
+            CONTINUE;
+        END IF;
+        suspect_due := suspect_due OR (h.alone AND wait_for_suspect AND seqs = '{}');
+        EXIT WHEN h.alone AND (seqs <> '{}' OR wait_for_suspect);
+        seqs := seqs || h.seq;
+        keys := keys || h.key;
+        rows := rows || h.at;
+        has_followers := has_followers OR h.near[2] IS NOT NULL;
+        suspect := h.alone;
+        EXIT WHEN h.alone;
     END LOOP;
-    -- due, but an earlier event of its key was parked since: waits behind that
-    IF behind <> '{}' THEN
+    IF behind <> '{}' THEN -- an earlier event of its key was parked since: it waits behind that
         UPDATE @schema@.parked p SET due_at = NULL
         WHERE p.ctid = ANY (@schema@._parked_rows(c.name, behind)) AND p.claim IS NULL;
     END IF;
-    IF seqs = '{}' THEN RETURN; END IF;
-
-    -- Each event takes along those behind it, up to one that is suspect, in a claim, or has a due
-    -- time. The nested loop (no other plan is possible) keeps the order of the array.
-    IF followed AND NOT suspect THEN
-        SELECT array_agg(a.seq), array_agg(a.at) INTO seqs, rows
-        FROM (SELECT t.seq, t.at
-              FROM unnest(seqs, keys, rows) AS f (seq, key, at), LATERAL (
-                   SELECT f.seq, f.at
-                   UNION ALL
-                   SELECT r.seq, r.at
-                   FROM (SELECT x.seq, x.ctid AS at,
-                                bool_or(x.crashes > 0 AND apart OR x.claim IS NOT NULL
-                                        OR x.due_at IS NOT NULL)
-                                    OVER (ORDER BY x.key, x.seq) AS stop
-                         FROM @schema@.parked x
-                         WHERE x.consumer = c.name AND x.key BETWEEN f.key AND f.key
-                           AND x.seq > f.seq AND f.key <> 0
-                         ORDER BY x.key, x.seq LIMIT max_events) r
-                   WHERE NOT r.stop) t
-              LIMIT max_events) a;
+    IF has_followers AND NOT suspect THEN
+        SELECT array_agg(t.seq), array_agg(t.at) INTO seqs, rows
+        FROM (SELECT f.seq, f.at
+              FROM (SELECT o.seq, o.key, o.at, false AS alone
+                    FROM unnest(seqs, keys, rows) AS o (seq, key, at)) p,
+                   LATERAL @include followed(c.name, q, p, apart)@ f
+              LIMIT q.max_events) t;
     END IF;
-    epoch := @schema@._next_epoch();
-    UPDATE @schema@.parked p SET claim = _claim_parked.epoch WHERE p.ctid = ANY (rows);
-    GET DIAGNOSTICS n = ROW_COUNT;
-    INSERT INTO @schema@.claim (consumer, epoch, lane, floor, from_seq, to_seq, owner,
-        locked_until, lease, seqs, blamed)
-    VALUES (c.name, epoch, -1, 0, 0, 0, owner, now + lease, lease, seqs,
-            suspect AND suspect_policy = 2);
 END $outbox$;
 
 -- Retries of parked events in simple cases, for _turn_next, under the consumer's lock.
 -- _claim_parked and _settle_claim handle all cases.
 
 -- Finds the parked events that are due, each with those behind it, and their rows. seqs is NULL if
--- _claim_parked is needed: an event was in flight during a crash, or another one of its key is in a
+-- _claim_parked is needed: an event was in flight during a crash, or another of its key is in a
 -- claim, has a due time, or precedes it, or the event is not before those of claim `was`, which may
 -- be parked after this query. No event is due before `since`. The event numbers must be those of l.
 CREATE OR REPLACE FUNCTION @schema@._due_together(
@@ -146,7 +157,7 @@ DECLARE
     odd boolean;
 BEGIN
     IF current_user <> @schema@._caller() THEN
-        PERFORM set_config('outbox.cluster', '', true); -- as in _turn_home
+        PERFORM set_config('outbox.cluster', '', true); -- see _turn_home
     END IF;
     IF NOT @schema@._at_home(l.home, @schema@._here()) THEN RETURN; END IF;
 
@@ -202,7 +213,7 @@ DECLARE
 BEGIN
     failed := @schema@._settle_parked(c, k, q.outcomes, 0, now);
     first_due := @include first_due(k.consumer, since)@;
-    -- The next scan need not step over the settled events, as in _turn_full.
+    -- The next scan need not step over the settled events.
     UPDATE @schema@.lane x
     SET version = x.version + 1, delivered = x.delivered + greatest(q.tried - failed, 0),
         due_from = least(first_due, now - interval '10 milliseconds')

@@ -1,6 +1,6 @@
--- Every kind of turn, under the consumer's lock: check that this is the outbox it knows
--- (_turn_home); take over expired claims; settle; claim (_turn_claim); store the lanes. head: see
--- _claim_fresh.
+-- Every kind of turn, under the consumer's lock: check that this is the outbox that the consumer
+-- knows (_turn_home); take over expired claims; settle; claim (_turn_claim); store the lanes. head:
+-- see _claim_fresh.
 CREATE OR REPLACE FUNCTION @schema@._turn_full(q @schema@._request, head bigint)
 RETURNS @schema@._answer LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -39,7 +39,7 @@ BEGIN
                           SELECT 1 FROM @schema@.marking m
                           JOIN @schema@.adopted_row w ON w.marking = m.id
                           WHERE m.consumer = c.name)) THEN
-            SELECT * INTO idle FROM @schema@._idle(c, q.pull_in, now);
+            SELECT * INTO idle FROM @schema@._idle(c, q.clock_repair, now);
             surely_idle := coalesce(idle.idle, false);
         END IF;
     END IF;
@@ -140,7 +140,7 @@ BEGIN
         -- the clock earlier but get the lock later.
         ls[1].due_from := least(first_due, now - interval '10 milliseconds');
     END IF;
-    IF claiming AND q.pull_in AND first_due IS NULL THEN
+    IF claiming AND q.clock_repair AND first_due IS NULL THEN
         first_due := @include first_due(c.name, NULL::timestamptz)@;
     END IF;
 
@@ -206,150 +206,162 @@ LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN $1 IS NULL THEN -1 ELSE greatest(ceil(extract(epoch FROM $1 - $2) * 1000), 0) END;
 
 -- Makes the claim of _turn_full: of parked events that are due, or of the next events of a free
--- lane, as q.parked_first says. due is when the first event or lane that it skipped is due;
--- first_due is the first time of a parked event, NULL if none is parked. astray: event numbers
--- restarted: store the changed lanes, then repair. Under _lock_consumer.
---
--- A worker that holds a claim joins lanes (see groups.sql). One without a claim takes a single
--- lane, and leaves the others to workers that start at the same time; the only worker of a process
--- passes lane_hint -1, and takes all lanes of a new consumer.
+-- lane, as q.parked_first says. first_due is the first due time of a parked event, NULL if none is
+-- parked. due is when to try again. astray: event numbers restarted: store the changed lanes, then
+-- repair. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._turn_claim(
     c @schema@.consumer, q @schema@._request, head bigint, now timestamptz,
     first_due timestamptz, claims_from bigint, last_epoch bigint,
     INOUT r @schema@._answer, INOUT ls @schema@.lane[], INOUT dirty boolean[],
     OUT due timestamptz, OUT astray text) LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
-    lease interval := q.lease_ms * interval '1 millisecond';
+    parked boolean := first_due IS NOT NULL;
+    last bigint := greatest(last_epoch, claims_from - 1); -- the highest epoch known
+    waits_for_suspect boolean := false;
     p record;
     f record;
-    i int;
-    parked boolean := first_due IS NOT NULL;
-    try_fresh boolean := NOT (parked AND c.ordering = 'global');
-    until timestamptz;
-    taken bigint := 0;     -- the lanes that other workers' claims cover
-    at_work boolean := cardinality(q.known) > 0;
-    is_new boolean := claims_from = 0 AND last_epoch IS NULL; -- nothing was claimed yet
-    joins boolean := at_work OR (is_new AND q.lane_hint = -1);
-    leaders int[] := '{0}';
-    meets record;
-    promised boolean;
-    kept boolean := false; -- some lanes are kept for another worker
-    live bigint;
-    ahead boolean;         -- the worker has read ahead in the lane
+    taken bigint := 0;
+    kept boolean := false;
 BEGIN
-    FOR step IN 1 .. 2 LOOP
-        IF parked AND q.parked_first = (step = 1) THEN
-            p := @schema@._claim_parked(c, q.owner, q.max_events, lease, q.suspect_policy,
-                                        q.pull_in, first_due, now);
-            r.suspect_due := p.suspect_due;
-            due := p.due;
-            IF p.n > 0 THEN
-                r.epoch := p.epoch;
-                r.lane := -1;
-                r.n := p.n;
-                r.suspect := p.suspect;
-                r.from_seq := 0;
-                r.to_seq := 0;
-                EXIT;
-            END IF;
-            EXIT WHEN r.suspect_due AND q.suspect_policy = 1;
-        END IF;
-        IF try_fresh AND q.parked_first = (step = 2) THEN
-            IF c.ordering <> 'none' THEN
-                SELECT coalesce(bit_or(@schema@._members(x.members, x.lane)), 0),
-                       min(x.locked_until)
-                INTO taken, until
-                FROM @schema@.claim x
-                WHERE x.consumer = c.name AND x.epoch >= claims_from AND x.lane >= 0
-                  AND (x.epoch = ANY (q.known)) IS NOT TRUE;
-            END IF;
-            IF c.lanes > 1 THEN
-                leaders := @schema@._behind_first(ls, greatest(q.lane_hint, 0));
-            END IF;
-            FOREACH i IN ARRAY leaders LOOP
-                i := i + 2;
-                CONTINUE WHEN ls[i].leader IS NOT NULL; -- joined a lane tried before
-                IF @schema@._members(ls[i].members, i - 2) & taken <> 0 THEN
-                    r.busy := true;
-                    due := least(due, until);
-                    CONTINUE;
-                END IF;
-                IF @schema@._is_kept(ls[i], q.owner, now) THEN
-                    kept := true;
-                    due := least(due, ls[i].kept_until);
-                    CONTINUE;
-                END IF;
-                SELECT NULL::bigint AS upto, NULL::@schema@.lane AS other INTO meets;
-                IF c.lanes > 1 AND joins THEN
-                    SELECT y.ls, y.dirty INTO ls, dirty
-                    FROM @schema@._join_lanes(i - 2, taken, q.owner, now, ls, dirty) y;
-                END IF;
-                IF joins AND @schema@._members(ls[i].members, i - 2)
-                               <> @schema@._all_lanes(c.lanes) THEN
-                    meets := @schema@._meets(i - 2, taken, q.owner, now, ls);
-                END IF;
-                ahead := q.ahead_lane = i - 2
-                         AND q.ahead_members = @schema@._members(ls[i].members, i - 2);
-                f := @schema@._claim_fresh(c, ls[i], q.owner, q.max_events, lease, now, head,
-                         CASE WHEN ahead THEN q.ahead_n ELSE 0 END, q.ahead_target, q.ahead_from,
-                         CASE WHEN ahead THEN q.ahead_to ELSE 0 END, meets.upto, meets.other);
-                astray := f.astray;
-                IF astray IS NOT NULL THEN RETURN; END IF;
-                r.skipped := r.skipped OR f.skipped;
-                IF f.changed THEN
-                    ls[i] := f.l;
-                    ls[i].kept_for := NULL;
-                    ls[i].kept_until := NULL;
-                    dirty[i] := true;
-                END IF;
-                IF f.n > 0 THEN
-                    r.epoch := f.epoch;
-                    r.lane := i - 2;
-                    r.n := f.n;
-                    r.from_seq := f.from_seq;
-                    r.to_seq := ls[i].pos;
-                    r.seen := ls[i].seen;
-                    r.floor := ls[i].floor;
-                    r.target := ls[i].target;
-                    r.window_end := ls[i].window_end;
-                    IF meets.upto > r.to_seq THEN r.window_end := meets.upto; END IF;
-                    r.members := @schema@._members(ls[i].members, i - 2);
-                    r.quiet := r.members = @schema@._all_lanes(c.lanes) AND NOT parked
-                               AND r.n < q.max_events AND r.to_seq >= r.window_end;
-                    EXIT;
-                END IF;
-            END LOOP;
-            EXIT WHEN r.n > 0;
-        END IF;
-    END LOOP;
-
-    IF r.n > 0 AND r.epoch <= greatest(last_epoch, claims_from - 1) THEN
-        r.epoch := @schema@._refence(c.name, r.epoch, greatest(last_epoch, claims_from - 1));
+    IF parked AND q.parked_first THEN
+        p := @schema@._claim_parked(c, q, first_due, now, r);
+        r := p.r;
+        due := p.due;
+        waits_for_suspect := r.suspect_due AND q.suspect_policy = 1;
     END IF;
-    IF r.n > 0 AND r.lane >= 0 AND parked AND c.ordering = 'key' THEN
+    IF r.n = 0 AND NOT waits_for_suspect AND NOT (parked AND c.ordering = 'global') THEN
+        f := @schema@._claim_lane(c, q, head, now, claims_from,
+                                  claims_from = 0 AND last_epoch IS NULL, r, ls, dirty, due);
+        r := f.r;
+        ls := f.ls;
+        dirty := f.dirty;
+        due := f.due;
+        taken := f.taken;
+        kept := f.kept;
+        astray := f.astray;
+        IF astray IS NOT NULL THEN RETURN; END IF;
+    END IF;
+    IF r.n = 0 AND parked AND NOT q.parked_first THEN
+        p := @schema@._claim_parked(c, q, first_due, now, r);
+        r := p.r;
+        due := least(due, p.due);
+    END IF;
+
+    IF r.n = 0 THEN
+        f := @schema@._claim_nothing(c, q, now, first_due, claims_from, taken, kept, r, ls, dirty,
+                                     due);
+        r := f.r;
+        ls := f.ls;
+        dirty := f.dirty;
+        due := f.due;
+        RETURN;
+    END IF;
+    IF r.epoch <= last THEN r.epoch := @schema@._refence(c.name, r.epoch, last); END IF;
+    r.quiet := r.quiet AND NOT parked;
+    IF r.lane >= 0 AND parked AND c.ordering = 'key' THEN
         SELECT h.held, h.keys INTO r.held, r.keys
         FROM @schema@._held(c, ls[r.lane + 2], r.from_seq, r.to_seq, r.n, first_due,
                             q.key_sample) h;
     END IF;
-    IF r.n > 0 THEN RETURN; END IF;
+END $outbox$;
 
-    IF taken <> 0 AND c.lanes > 1 AND NOT at_work AND NOT r.skipped THEN
+-- Claims the next events of the first free lane that has any. taken: the lanes that other workers'
+-- claims cover. kept: some lanes are kept for another worker. due: when one of these is free.
+--
+-- A worker that holds a claim joins lanes (see groups.sql). One without a claim takes a single
+-- lane, and leaves the others to workers that start at the same time; the only worker of a process
+-- passes lane_hint -1, and takes all lanes of a new consumer.
+CREATE OR REPLACE FUNCTION @schema@._claim_lane(
+    c @schema@.consumer, q @schema@._request, head bigint, now timestamptz, claims_from bigint,
+    is_new boolean, INOUT r @schema@._answer, INOUT ls @schema@.lane[], INOUT dirty boolean[],
+    INOUT due timestamptz, OUT taken bigint, OUT kept boolean, OUT astray text)
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    joins boolean := c.lanes > 1
+                     AND (cardinality(q.known) > 0 OR (is_new AND q.lane_hint = -1));
+    leaders int[] := '{0}';
+    lane int;
+    i int;                 -- its index in ls
+    until timestamptz;
+    meets record;
+    upto bigint;
+    other @schema@.lane;
+    f record;
+BEGIN
+    taken := 0;
+    kept := false;
+    IF c.ordering <> 'none' THEN
+        SELECT coalesce(bit_or(@schema@._members(x.members, x.lane)), 0), min(x.locked_until)
+        INTO taken, until
+        FROM @schema@.claim x
+        WHERE x.consumer = c.name AND x.epoch >= claims_from AND x.lane >= 0
+          AND (x.epoch = ANY (q.known)) IS NOT TRUE;
+    END IF;
+    IF c.lanes > 1 THEN leaders := @schema@._behind_first(ls, greatest(q.lane_hint, 0)); END IF;
+
+    FOREACH lane IN ARRAY leaders LOOP
+        i := lane + 2;
+        CONTINUE WHEN ls[i].leader IS NOT NULL; -- joined a lane tried before
+        IF @schema@._members(ls[i].members, lane) & taken <> 0 THEN
+            r.busy := true;
+            due := least(due, until);
+            CONTINUE;
+        ELSIF @schema@._is_kept(ls[i], q.owner, now) THEN
+            kept := true;
+            due := least(due, ls[i].kept_until);
+            CONTINUE;
+        END IF;
+        IF joins THEN
+            SELECT y.ls, y.dirty INTO ls, dirty
+            FROM @schema@._join_lanes(lane, taken, q.owner, now, ls, dirty) y;
+            meets := @schema@._meets(lane, taken, q.owner, now, ls);
+            upto := meets.upto;
+            other := meets.other;
+        END IF;
+        f := @schema@._claim_fresh(c, q, head, now, upto, other, ls[i], r);
+        r := f.r;
+        astray := f.astray;
+        EXIT WHEN astray IS NOT NULL;
+        IF f.changed THEN
+            ls[i] := f.l;
+            ls[i].kept_for := NULL;
+            ls[i].kept_until := NULL;
+            dirty[i] := true;
+        END IF;
+        EXIT WHEN r.n > 0;
+    END LOOP;
+END $outbox$;
+
+-- Ends a turn that found nothing to claim: due is when to try again, and r.through whether anything
+-- is left to do. A worker without a claim gets a share of the lanes that are taken.
+CREATE OR REPLACE FUNCTION @schema@._claim_nothing(
+    c @schema@.consumer, q @schema@._request, now timestamptz, first_due timestamptz,
+    claims_from bigint, taken bigint, kept boolean,
+    INOUT r @schema@._answer, INOUT ls @schema@.lane[], INOUT dirty boolean[],
+    INOUT due timestamptz) LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    promised boolean;
+    until timestamptz;
+    live bigint;
+BEGIN
+    IF taken <> 0 AND c.lanes > 1 AND q.known = '{}' AND NOT r.skipped THEN
         SELECT y.ls, y.dirty, y.promised INTO ls, dirty, promised
         FROM @schema@._split_lanes(c, taken, q.owner, now, ls, dirty) y;
         IF promised THEN due := least(due, now + interval '50 milliseconds'); END IF;
     END IF;
 
     -- If an answer was lost, the worker waits for its own claim as for another worker's.
-    SELECT coalesce(min(x.locked_until) FILTER (WHERE x.locked_until > now
-                        AND (x.owner <> q.owner OR x.epoch <> ALL (q.known))), due),
+    SELECT min(x.locked_until) FILTER (WHERE x.locked_until > now
+                                       AND (x.owner <> q.owner OR x.epoch <> ALL (q.known))),
            count(*)
     INTO until, live
     FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch >= claims_from;
     due := least(due, until);
-    r.through := live = 0 AND NOT r.skipped AND NOT kept AND NOT (parked AND EXISTS (
-        SELECT 1 FROM @schema@.parked x
-        WHERE x.consumer = c.name AND x.claim IS NULL AND x.due_at >= first_due
-          AND (NOT x.delayed OR x.due_at <= now)));
+    r.through := live = 0 AND NOT r.skipped AND NOT kept
+                 AND NOT (first_due IS NOT NULL AND EXISTS (
+                     SELECT 1 FROM @schema@.parked x
+                     WHERE x.consumer = c.name AND x.claim IS NULL AND x.due_at >= first_due
+                       AND (NOT x.delayed OR x.due_at <= now)));
 END $outbox$;
 
 -- The events of lane l's open window with a seq in (from_seq, to_seq], n of them, that have to wait
@@ -407,7 +419,7 @@ RETURN coalesce(sample = @schema@._key('key', 'outbox', 'a key of more than a fe
 -- event, no position to advance, and the outbox it knows. It takes no lock and writes nothing; one
 -- statement reads everything at one moment. due and through are as in _turn_full.
 CREATE OR REPLACE FUNCTION @schema@._idle(
-    c @schema@.consumer, pull_in boolean, now timestamptz,
+    c @schema@.consumer, clock_repair boolean, now timestamptz,
     OUT idle boolean, OUT due timestamptz, OUT through boolean) LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     here text := @schema@._here();
@@ -440,8 +452,8 @@ BEGIN
            AND NOT EXISTS (SELECT 1 FROM @schema@.parked p
                            WHERE p.consumer = c.name AND p.claim IS NULL
                              AND p.due_at >= (SELECT d.since FROM d) AND p.due_at <= now)
-           -- With pull_in, any waiting event may have to be pulled in: see _claim_parked.
-           AND NOT (pull_in AND EXISTS (SELECT 1 FROM @schema@.parked p
+           -- With clock_repair, any waiting event may become due: see _clock_repair.
+           AND NOT (clock_repair AND EXISTS (SELECT 1 FROM @schema@.parked p
                                         WHERE p.consumer = c.name AND p.claim IS NULL
                                           AND p.due_at >= '-infinity'))
            AND NOT @include is_fed()@,

@@ -68,7 +68,7 @@ END $outbox$;
 
 -- Splits a group for a worker that finds nothing to do. Half of the largest group that still has
 -- events to claim is kept for it, to claim there once the claims that cover these lanes are
--- settled; also of a group kept for another worker, so that several that start at once each get a
+-- settled; even of a group kept for another worker, so that several that start at once each get a
 -- share. promised: lanes are kept for the worker, which should ask again soon.
 CREATE OR REPLACE FUNCTION @schema@._split_lanes(
     c @schema@.consumer, busy bigint, owner text, now timestamptz,

@@ -22,8 +22,7 @@ END $outbox$;
 -- SEQUENCE and TRUNCATE ... RESTART IDENTITY assign it a new file, and make sessions drop cached
 -- numbers.
 CREATE OR REPLACE FUNCTION @schema@._here() RETURNS text LANGUAGE sql VOLATILE
-RETURN concat(coalesce(@schema@._home(), '?'), '/', '@schema@.event_seq_seq'::regclass::oid, '/',
-              pg_relation_filenode('@schema@.event_seq_seq'::regclass));
+RETURN @include place_in(coalesce(@schema@._home(), '?'))@;
 
 -- Whether `home`, which a lane has recorded, is the place `here` (see _here). For a role that may
 -- not read the cluster's identity, the sequence and its file decide.
@@ -36,7 +35,7 @@ RETURN coalesce(home = here
 --
 -- moved: it came from another cluster, so its transaction numbers mean nothing here.
 --
--- numbers: they started over below one that a consumer knows (TRUNCATE ... RESTART IDENTITY,
+-- numbers: they restarted below one that a consumer knows (TRUNCATE ... RESTART IDENTITY,
 -- setval, logical replication, which copies no sequences), so that new events would be skipped; or
 -- events were brought in with transaction numbers that count as seen.
 --
@@ -49,14 +48,68 @@ LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
 DECLARE
     cluster text := @schema@._home();
-    here text := @schema@._here();
     own xid8 := pg_current_xact_id_if_assigned();
     s record;   -- how the sequence of event numbers is defined
-    k record;   -- the positions that consumers know
+    k record;   -- what consumers know
     top bigint;
     head bigint;
 BEGIN
-    -- The numbers that consumers know are read before the last number assigned, which only grows.
+    -- Read before the last number assigned, which only grows.
+    k := @schema@._known(cluster);
+    SELECT max(e.seq) INTO top FROM @schema@.event e;
+    SELECT q.seqcache AS cache, q.seqincrement AS step, q.seqcycle AS cycle, q.seqmax AS most INTO s
+    FROM pg_catalog.pg_sequence q WHERE q.seqrelid = '@schema@.event_seq_seq'::regclass;
+    head := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
+
+    IF k.from_elsewhere
+       OR EXISTS (SELECT 1 FROM @schema@.meta m
+                  WHERE m.name = 'system_identifier' AND m.value NOT IN ('unknown', cluster)) THEN
+        moved := 'it was brought here from another cluster';
+    ELSIF k.not_begun THEN
+        moved := 'its consumers have seen transactions that this cluster has not begun yet';
+    ELSIF (SELECT e.xid FROM @schema@.event e
+           WHERE e.xid >= pg_snapshot_xmax(pg_current_snapshot()) AND e.xid IS DISTINCT FROM own
+           ORDER BY e.xid LIMIT 1) IS NOT NULL THEN -- ORDER BY makes it an index probe
+        moved := 'it has events of transactions that this cluster has not begun yet';
+    END IF;
+
+    -- Did numbers restart, or was an event brought in?
+    IF k.seq > head THEN
+        numbers := format('the last event number given out is %s, but consumer "%s" knows %s',
+                          head, k.name, k.seq);
+    ELSIF top > head THEN
+        numbers := format('the last event number given out is %s, but there is an event %s', head,
+                          top);
+    ELSIF s.step < 1 THEN
+        numbers := format('event numbers go backwards (INCREMENT %s)', s.step);
+    ELSIF moved IS NULL THEN
+        numbers := coalesce(k.again, k.strange);
+    END IF;
+
+    -- Do both sequences grow without end? Epochs may be cached: _refence handles that.
+    SELECT format('epochs come from a sequence with INCREMENT %s MAXVALUE %s%s',
+                  q.seqincrement, q.seqmax, CASE WHEN q.seqcycle THEN ' CYCLE' ELSE '' END)
+    INTO sequence
+    FROM pg_catalog.pg_sequence q
+    WHERE q.seqrelid = '@schema@.epoch'::regclass
+      AND (q.seqincrement <> 1 OR q.seqcycle OR q.seqmax < 8796093022207);
+    IF s.cache <> 1 OR s.step <> 1 OR s.cycle OR s.most <> 9223372036854775807 THEN
+        sequence := format('event numbers come from a sequence with '
+                           'CACHE %s INCREMENT %s MAXVALUE %s%s',
+                           s.cache, s.step, s.most, CASE WHEN s.cycle THEN ' CYCLE' ELSE '' END);
+    END IF;
+END $outbox$;
+
+-- What the consumers know of this outbox: the highest event number (seq), with the name of one that
+-- knows it; whether they come from elsewhere, or have seen transactions that have not begun here;
+-- and an event whose number and transaction contradict each other (NULL: none).
+CREATE OR REPLACE FUNCTION @schema@._known(
+    cluster text, OUT name text, OUT seq bigint, OUT from_elsewhere boolean, OUT not_begun boolean,
+    OUT again text, OUT strange text) LANGUAGE plpgsql VOLATILE AS $outbox$
+#variable_conflict use_column
+DECLARE
+    here text := @schema@._here();
+BEGIN
     WITH place AS MATERIALIZED (
         SELECT min(c.name) AS name, l.lane >= 0 AS reads, l.home, l.window_end, o.seq AS reached,
                l.seen::text AS seen, coalesce(l.target, l.seen)::text AS shown
@@ -113,50 +166,8 @@ BEGIN
            (SELECT format('event %s was brought here from elsewhere: it is past what consumer "%s" '
                           'was given, and looks as if it had been seen',
                           x.seq, x.name) FROM strange x) AS strange
-    INTO k
+    INTO name, seq, from_elsewhere, not_begun, again, strange
     FROM (SELECT 1) AS one LEFT JOIN knows ON true;
-    SELECT max(e.seq) INTO top FROM @schema@.event e;
-    SELECT q.seqcache AS cache, q.seqincrement AS step, q.seqcycle AS cycle, q.seqmax AS most INTO s
-    FROM pg_catalog.pg_sequence q WHERE q.seqrelid = '@schema@.event_seq_seq'::regclass;
-    head := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
-
-    IF k.from_elsewhere
-       OR EXISTS (SELECT 1 FROM @schema@.meta m
-                  WHERE m.name = 'system_identifier' AND m.value NOT IN ('unknown', cluster)) THEN
-        moved := 'it was brought here from another cluster';
-    ELSIF k.not_begun THEN
-        moved := 'its consumers have seen transactions that this cluster has not begun yet';
-    ELSIF (SELECT e.xid FROM @schema@.event e
-           WHERE e.xid >= pg_snapshot_xmax(pg_current_snapshot()) AND e.xid IS DISTINCT FROM own
-           ORDER BY e.xid LIMIT 1) IS NOT NULL THEN -- ORDER BY makes it an index probe
-        moved := 'it has events of transactions that this cluster has not begun yet';
-    END IF;
-
-    -- Did numbers start over, or was an event brought in?
-    IF k.seq > head THEN
-        numbers := format('the last event number given out is %s, but consumer "%s" knows %s',
-                          head, k.name, k.seq);
-    ELSIF top > head THEN
-        numbers := format('the last event number given out is %s, but there is an event %s', head,
-                          top);
-    ELSIF s.step < 1 THEN
-        numbers := format('event numbers go backwards (INCREMENT %s)', s.step);
-    ELSIF moved IS NULL THEN
-        numbers := coalesce(k.again, k.strange);
-    END IF;
-
-    -- Do both sequences grow without end? Epochs may be cached: _refence handles that.
-    SELECT format('epochs come from a sequence with INCREMENT %s MAXVALUE %s%s',
-                  q.seqincrement, q.seqmax, CASE WHEN q.seqcycle THEN ' CYCLE' ELSE '' END)
-    INTO sequence
-    FROM pg_catalog.pg_sequence q
-    WHERE q.seqrelid = '@schema@.epoch'::regclass
-      AND (q.seqincrement <> 1 OR q.seqcycle OR q.seqmax < 8796093022207);
-    IF s.cache <> 1 OR s.step <> 1 OR s.cycle OR s.most <> 9223372036854775807 THEN
-        sequence := format('event numbers come from a sequence with '
-                           'CACHE %s INCREMENT %s MAXVALUE %s%s',
-                           s.cache, s.step, s.most, CASE WHEN s.cycle THEN ' CYCLE' ELSE '' END);
-    END IF;
 END $outbox$;
 
 -- Runs rebaseline for a caller that holds the lock of a consumer. why describes the problem, for
@@ -210,8 +221,8 @@ BEGIN
     ELSIF trouble.sequence IS NULL THEN
         here := place;
     ELSIF random() < 0.02 THEN
-        -- Numbers may not grow in the order in which they are taken. The floor does not move, which
-        -- is slower but equally correct. A repair blocks emits, so only some turns try it.
+        -- The floor does not move then, which is slower but equally correct. A repair blocks
+        -- emits, so only some turns try it.
         BEGIN
             PERFORM @schema@._repair_outbox(trouble.sequence);
             repaired := true;

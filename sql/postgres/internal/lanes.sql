@@ -87,8 +87,8 @@ BEGIN
     WHERE x.consumer = l.consumer AND x.lane = l.lane AND x.version = l.version;
 END $outbox$;
 
--- Does the same for the changed lanes of a consumer. ls and dirty are as in _turn_full. Old rows
--- are deleted by ctid, as in _turn_batch: one index probe for each.
+-- Does the same for the changed lanes of a consumer. ls and dirty: see _turn_full. Old rows are
+-- deleted by ctid, with one index probe for each.
 CREATE OR REPLACE FUNCTION @schema@._put_lanes(ls @schema@.lane[], dirty boolean[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE

@@ -63,14 +63,6 @@ END $outbox$;
 -- Parks and buries events and writes receipts, with one or two statements for all outcomes of a
 -- kind, and returns how many events were not delivered. A second outcome for an event is handled in
 -- a separate round; it is an error if the first took the event out of a claim of parked events.
---
--- A relay sends the outcomes of new events as sets, if they failed or wait behind others:
---
---     [{"kind": "retry", "attempts": 1, "error": "...", "sample": -6823459,
---       "seqs": "{5,7}", "keys": "{48252,-9321}", "delays": "{1000,1000}"}, ...]
---
--- It lists their keys if the sample matches (see _knows_keys). So one statement parks them, unless
--- one of them is parked already, which is rare for a new claim.
 CREATE OR REPLACE FUNCTION @schema@._settle_outcomes(
     c @schema@.consumer, k @schema@.claim, outcomes jsonb, now timestamptz) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -78,40 +70,9 @@ DECLARE
     g record;
     failed bigint := 0;
 BEGIN
-    IF outcomes -> 0 ? 'seqs'
-       AND EXISTS (SELECT 1 FROM jsonb_array_elements(outcomes) o WHERE NOT o ? 'seqs') THEN
-        RAISE EXCEPTION 'outcomes come as sets or one by one, not as both' USING ERRCODE = 'OB004';
-    END IF;
-    IF k.lane >= 0 AND c.tenant = '' AND c.ordering <> 'global'
-       AND @schema@._knows_keys((outcomes -> 0 ->> 'sample')::bigint) THEN
-        INSERT INTO @schema@.parked
-        SELECT k.consumer, w.seq, w.key, w.attempts,
-               CASE WHEN w.key <> 0 AND (w.nth > 1 OR @include waits_behind(k.consumer, w)@)
-                    THEN NULL ELSE now + w.wait END,
-               w.wait, 0, false, NULL, w.error, w.failed_at, w.failed_at, w.proven
-        FROM (SELECT CASE WHEN o.seq > k.from_seq AND o.seq <= k.to_seq
-                               AND alike.kind IN ('retry', 'behind') THEN o.seq
-                          ELSE @schema@._refuse_outcome(k.epoch, o.seq, alike.kind) END AS seq,
-                     CASE WHEN c.ordering = 'key' THEN o.key ELSE 0 END AS key, alike.attempts,
-                     CASE WHEN alike.kind = 'retry' THEN greatest(o.delay_ms, 1) ELSE 0 END
-                         * interval '1 millisecond' AS wait,
-                     CASE WHEN alike.kind = 'retry' THEN coalesce(alike.error, 'failed') END
-                         AS error,
-                     CASE WHEN alike.kind = 'retry' THEN now END AS failed_at,
-                     coalesce(alike.proven, false) AS proven,
-                     row_number() OVER (PARTITION BY o.key ORDER BY o.seq) AS nth
-              FROM jsonb_to_recordset(outcomes) AS alike (
-                       seqs text, keys text, delays text, kind text, attempts int, error text,
-                       proven boolean),
-                   unnest(alike.seqs::bigint[], alike.keys::bigint[], alike.delays::bigint[])
-                       AS o (seq, key, delay_ms)) w
-        WHERE (SELECT y.seq FROM @schema@.parked y -- as in _parked_rows
-               WHERE y.consumer = k.consumer AND y.seq BETWEEN k.from_seq + 1 AND k.to_seq
-               ORDER BY y.seq LIMIT 1) IS NULL;
-        GET DIAGNOSTICS failed = ROW_COUNT;
-        IF failed > 0 THEN RETURN failed; END IF;
-    END IF;
     IF outcomes -> 0 ? 'seqs' THEN
+        failed := @schema@._park_sets(c, k, outcomes, now);
+        IF failed > 0 THEN RETURN failed; END IF;
         outcomes := (SELECT jsonb_agg(s.alike - '{sample,seqs,keys,delays}'::text[]
                                       || jsonb_build_object('seq', o.seq, 'delay_ms', o.delay_ms)
                                       ORDER BY o.seq)
@@ -125,36 +86,7 @@ BEGIN
                array_agg(x.attempts) AS attempts, array_agg(x.delay_ms) AS delays_ms,
                array_agg(x.error) AS errors, array_agg(x.proven) AS proven,
                array_agg(x.id) AS ids, array_agg(x.receipt) AS receipts
-        FROM (SELECT o.seq, o.kind, o.delay_ms, o.error, o.id, o.receipt, o.proven, o.nth, o.round,
-                     coalesce(o.attempts, coalesce(p.used, 0) + (o.kind IN ('retry', 'dead'))::int)
-                         AS attempts,
-                     CASE WHEN (CASE WHEN k.lane = -1 THEN p.used IS NOT NULL AND o.gone IS NOT TRUE
-                                     WHEN o.seq > k.from_seq AND o.seq <= k.to_seq
-                                     THEN c.tenant = '' -- or other tenants' events are in it
-                                          OR EXISTS (SELECT 1 FROM @schema@.event y
-                                                     WHERE y.seq = o.seq AND y.tenant = c.tenant)
-                                     END) IS NOT TRUE THEN 'refuse'
-                          WHEN o.kind = 'delivered' THEN 'receive'
-                          WHEN o.kind = 'dead' THEN 'bury'
-                          WHEN o.kind = 'skip' THEN 'skip'
-                          WHEN o.kind = 'behind' AND k.lane = -1 THEN 'return'
-                          WHEN o.kind IN ('retry', 'behind', 'delay') THEN 'park'
-                          ELSE 'unknown' END AS act
-              FROM (SELECT r.*, row_number() OVER same AS round,
-                           bool_or(r.kind NOT IN ('delivered', 'skip'))
-                               OVER (same ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS gone
-                    FROM ROWS FROM (jsonb_to_recordset(outcomes) AS (
-                             seq bigint, kind text, attempts int, delay_ms bigint, error text,
-                                 id uuid,
-                             receipt text, proven boolean)) WITH ORDINALITY
-                         AS r (seq, kind, attempts, delay_ms, error, id, receipt, proven, nth)
-                    WINDOW same AS (PARTITION BY r.seq ORDER BY r.nth)) o
-              LEFT JOIN LATERAL (
-                   SELECT CASE WHEN y.claim = k.epoch THEN y.attempts END AS used
-                   FROM @schema@.parked y
-                   WHERE y.consumer = c.name AND y.seq BETWEEN o.seq AND o.seq AND k.lane = -1
-                   ORDER BY y.seq LIMIT 1) p ON true -- forces the index: see _parked_rows
-              ORDER BY act, o.round, o.nth OFFSET 0) x
+        FROM @schema@._outcome_acts(c, k, outcomes) x
         GROUP BY x.act, x.round
         -- Buried events no longer hold up parked ones.
         ORDER BY x.act IN ('refuse', 'unknown') DESC, x.round, x.act = 'bury' DESC, min(x.nth)
@@ -189,6 +121,92 @@ BEGIN
     END LOOP;
     RETURN failed;
 END $outbox$;
+
+-- Parks the events of a claim by outcomes that come as sets, and returns how many; 0: they have to
+-- be settled one by one. A relay sends the outcomes of new events so, if they failed or wait behind
+-- others:
+--
+--     [{"kind": "retry", "attempts": 1, "error": "...", "sample": -6823459,
+--       "seqs": "{5,7}", "keys": "{48252,-9321}", "delays": "{1000,1000}"}, ...]
+--
+-- It lists their keys if the sample matches (see _knows_keys). So one statement parks them, unless
+-- one of them is parked already, which is rare for a new claim.
+CREATE OR REPLACE FUNCTION @schema@._park_sets(
+    c @schema@.consumer, k @schema@.claim, outcomes jsonb, now timestamptz) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    n bigint;
+BEGIN
+    IF EXISTS (SELECT 1 FROM jsonb_array_elements(outcomes) o WHERE NOT o ? 'seqs') THEN
+        RAISE EXCEPTION 'outcomes come as sets or one by one, not as both' USING ERRCODE = 'OB004';
+    ELSIF k.lane < 0 OR c.tenant <> '' OR c.ordering = 'global'
+          OR NOT @schema@._knows_keys((outcomes -> 0 ->> 'sample')::bigint) THEN
+        RETURN 0;
+    END IF;
+    INSERT INTO @schema@.parked
+    SELECT k.consumer, w.seq, w.key, w.attempts,
+           CASE WHEN w.key <> 0 AND (w.nth > 1 OR @include waits_behind(k.consumer, w)@)
+                THEN NULL ELSE now + w.wait END,
+           w.wait, 0, false, NULL, w.error, w.failed_at, w.failed_at, w.proven
+    FROM (SELECT CASE WHEN o.seq > k.from_seq AND o.seq <= k.to_seq
+                           AND alike.kind IN ('retry', 'behind') THEN o.seq
+                      ELSE @schema@._refuse_outcome(k.epoch, o.seq, alike.kind) END AS seq,
+                 CASE WHEN c.ordering = 'key' THEN o.key ELSE 0 END AS key, alike.attempts,
+                 CASE WHEN alike.kind = 'retry' THEN greatest(o.delay_ms, 1) ELSE 0 END
+                     * interval '1 millisecond' AS wait,
+                 CASE WHEN alike.kind = 'retry' THEN coalesce(alike.error, 'failed') END
+                     AS error,
+                 CASE WHEN alike.kind = 'retry' THEN now END AS failed_at,
+                 coalesce(alike.proven, false) AS proven,
+                 row_number() OVER (PARTITION BY o.key ORDER BY o.seq) AS nth
+          FROM jsonb_to_recordset(outcomes) AS alike (
+                   seqs text, keys text, delays text, kind text, attempts int, error text,
+                   proven boolean),
+               unnest(alike.seqs::bigint[], alike.keys::bigint[], alike.delays::bigint[])
+                   AS o (seq, key, delay_ms)) w
+    WHERE (SELECT y.seq FROM @schema@.parked y -- forces the index: see _parked_rows
+           WHERE y.consumer = k.consumer AND y.seq BETWEEN k.from_seq + 1 AND k.to_seq
+           ORDER BY y.seq LIMIT 1) IS NULL;
+    GET DIAGNOSTICS n = ROW_COUNT;
+    RETURN n;
+END $outbox$;
+
+-- What to do about each outcome. It is inlined.
+CREATE OR REPLACE FUNCTION @schema@._outcome_acts(
+    c @schema@.consumer, k @schema@.claim, outcomes jsonb)
+RETURNS TABLE (seq bigint, kind text, delay_ms bigint, error text, id uuid, receipt text,
+    proven boolean, nth bigint, round bigint, attempts int, act text) LANGUAGE sql STABLE
+BEGIN ATOMIC
+    SELECT o.seq, o.kind, o.delay_ms, o.error, o.id, o.receipt, o.proven, o.nth, o.round,
+           coalesce(o.attempts, coalesce(p.used, 0) + (o.kind IN ('retry', 'dead'))::int)
+               AS attempts,
+           CASE WHEN (CASE WHEN k.lane = -1 THEN p.used IS NOT NULL AND o.gone IS NOT TRUE
+                           WHEN o.seq > k.from_seq AND o.seq <= k.to_seq
+                           THEN c.tenant = '' -- or other tenants' events are in it
+                                OR EXISTS (SELECT 1 FROM @schema@.event y
+                                           WHERE y.seq = o.seq AND y.tenant = c.tenant)
+                           END) IS NOT TRUE THEN 'refuse'
+                WHEN o.kind = 'delivered' THEN 'receive'
+                WHEN o.kind = 'dead' THEN 'bury'
+                WHEN o.kind = 'skip' THEN 'skip'
+                WHEN o.kind = 'behind' AND k.lane = -1 THEN 'return'
+                WHEN o.kind IN ('retry', 'behind', 'delay') THEN 'park'
+                ELSE 'unknown' END AS act
+    FROM (SELECT r.*, row_number() OVER same AS round,
+                 bool_or(r.kind NOT IN ('delivered', 'skip'))
+                     OVER (same ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS gone
+          FROM ROWS FROM (jsonb_to_recordset(outcomes) AS (
+                   seq bigint, kind text, attempts int, delay_ms bigint, error text, id uuid,
+                   receipt text, proven boolean)) WITH ORDINALITY
+               AS r (seq, kind, attempts, delay_ms, error, id, receipt, proven, nth)
+          WINDOW same AS (PARTITION BY r.seq ORDER BY r.nth)) o
+    LEFT JOIN LATERAL (
+         SELECT CASE WHEN y.claim = k.epoch THEN y.attempts END AS used
+         FROM @schema@.parked y
+         WHERE y.consumer = c.name AND y.seq BETWEEN o.seq AND o.seq AND k.lane = -1
+         ORDER BY y.seq LIMIT 1) p ON true -- forces the index: see _parked_rows
+    ORDER BY act, o.round, o.nth OFFSET 0;
+END;
 
 -- Refuses an outcome: its event is not in the claim, or its kind is unknown.
 CREATE OR REPLACE FUNCTION @schema@._refuse_outcome(epoch bigint, seq bigint, kind text)

@@ -1,14 +1,14 @@
--- Simple turns: of one consumer while single events arrive (_turn_single), or of many consumers,
--- which share the commit and the poll for new events (_turn_batch). A turn is simple if the claim
--- that it settles was delivered whole, the consumer has one lane and nothing parked, and everything
--- handed out before is settled or held by this worker.
+-- Simple turns: of one consumer while events arrive one by one (_turn_single), or of many
+-- consumers, which share the commit and the poll for new events (_turn_batch). A turn is simple if
+-- the claim that it settles was delivered whole, the consumer has one lane and nothing parked, and
+-- everything handed out before is settled or held by this worker.
 --
 -- Statements are prepared again in each transaction. So _turn_single has few and simple ones, and
--- _turn_batch runs as many for a thousand consumers as for two. The order of the steps is that of
--- _claim_fresh, which explains it: head; locks; window; the read. If another session has locked the
--- consumer, the turn is not simple.
+-- _turn_batch runs as many for a thousand consumers as for two. _open_window explains the order of
+-- the steps: head; locks; window; the read. If another session has locked the consumer, the turn is
+-- not simple.
 
--- Makes those of the requested turns that are simple; the others change nothing and have no answer:
+-- Takes those of the requested turns that are simple; the others change nothing and have no answer:
 -- the worker calls _turn. path is `single`, for a consumer without another claim, or `batch`.
 --
 -- A single turn also returns its events if they are few, without large payloads; the worker reads
@@ -48,7 +48,7 @@ BEGIN
     END IF;
 END $outbox$;
 
--- Makes the simple turns among those of several consumers. One with a backlog gets its first
+-- Takes the simple turns among those of several consumers. One with a backlog gets its first
 -- events.
 CREATE OR REPLACE FUNCTION @schema@._turn_batch(asked @schema@._request[], knows int)
 RETURNS @schema@._answer[] LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -68,16 +68,18 @@ DECLARE
     fenced boolean;           -- every new epoch is past those its consumer knows
     q @schema@._request;
 BEGIN
-    -- One lookup per turn: a join might compare each with each consumer.
+    -- Locks. One lookup per turn: a join might compare each with each consumer.
     wanted := ARRAY(SELECT x
                     FROM unnest(asked) x
                     CROSS JOIN LATERAL (
                         SELECT c.name FROM @schema@.consumer c
                         WHERE c.name = x.consumer AND c.lanes = 1 AND c.tenant = ''
                           AND @include same_settings(c, x)@
-                        FOR NO KEY UPDATE SKIP LOCKED) locked -- as _lock_consumer locks it
+                        FOR NO KEY UPDATE SKIP LOCKED) locked -- the lock of _lock_consumer
                     WHERE NOT begun AND @include nothing_special(knows)@);
     IF cardinality(wanted) = 0 THEN RETURN '{}'; END IF;
+
+    -- The window that all of them open, in the order of _open_window.
     moment := @schema@._clock();
     here := @schema@._here();
     showing := pg_current_snapshot();
@@ -87,9 +89,9 @@ BEGIN
     IF showing IS NULL THEN RETURN '{}'; END IF;
 
     WITH
-    -- The position of each consumer, if it is simple: in an open window, or where the next one
-    -- begins (target NULL). A window handed out to its end counts as closed.
-    stand AS MATERIALIZED (
+    -- Position: of each consumer, if it is simple, in an open window, or where the next one begins
+    -- (target NULL). A window handed out to its end counts as closed.
+    positions AS MATERIALIZED (
         SELECT w.place, w.consumer, w.owner, w.epoch, w.tried, w.marks, w.max_events, w.lease_ms,
                c.type_like, @schema@._starts_after(c.start_seen, c.start_floor) AS start,
                l.version, l.claims_from, l.delivered, l.home,
@@ -129,22 +131,23 @@ BEGIN
           AND (p.target IS NOT NULL OR (p.floor <= @include start_of(c)@) IS NOT TRUE)
           AND (w.epoch = 0 OR k.own)
           AND k.mine IS NOT FALSE
-          AND @include first_due(w.consumer, CASE WHEN w.pull_in IS NOT TRUE
+          AND @include first_due(w.consumer, CASE WHEN w.clock_repair IS NOT TRUE
                                                   THEN parked.due_from END)@ IS NULL),
 
-    -- The distinct positions, since most consumers share one, and the next events there.
-    place AS MATERIALIZED (
+    -- News: the next events at each distinct position. Most consumers share one.
+    news AS MATERIALIZED (
         SELECT s.*, new.seqs, new.types, new.more
         FROM (SELECT DISTINCT x.at, x.floor, x.upto, x.pos, x.shown::text AS shown, x.window_end,
                      x.target IS NULL AS opens
-              FROM stand x) s
+              FROM positions x) s
         CROSS JOIN LATERAL @schema@._news(s.at::pg_snapshot, s.floor, s.upto, s.pos, s.opens,
                                           s.shown::pg_snapshot, s.window_end, few) AS new
         WHERE new.plain),
 
-    -- What each consumer gets: the first events that match, and the new position. A lane without
-    -- new events is stored only if it can advance. A turn that would have to scan further is not
-    -- simple, unless it only settles (max_events 0), or has late events from before the start.
+    -- Turn: what each consumer gets, the first events that match, and the new position. A lane
+    -- without new events is stored only if it can advance. A turn that would have to scan further
+    -- is not simple, unless it only settles (max_events 0); nor is one with a late event from
+    -- before the start.
     turn AS MATERIALIZED (
         SELECT x.*, CASE WHEN x.n > 0 THEN @schema@._next_epoch() END AS next,
                x.epoch <> 0 OR x.news OR x.floor < head AS writes,
@@ -152,8 +155,8 @@ BEGIN
                     WHEN x.more THEN x.upmost ELSE x.window_end END AS to_seq
         FROM (SELECT s.*, p.more, o.upmost, o.upmost IS NOT NULL AS news, g.n, g.last_seq,
                      coalesce(g.n = s.max_events AND g.last_seq < o.upmost, false) AS filled
-              FROM stand s
-              JOIN place p ON p.at = s.at AND p.floor = s.floor AND p.upto = s.upto
+              FROM positions s
+              JOIN news p ON p.at = s.at AND p.floor = s.floor AND p.upto = s.upto
                               AND p.pos = s.pos AND p.shown = s.shown::text
                               AND p.opens = (s.target IS NULL)
               CROSS JOIN LATERAL (SELECT p.seqs[cardinality(p.seqs)] AS upmost) o
@@ -165,7 +168,8 @@ BEGIN
               WHERE (p.seqs[1] <= s.start) IS NOT TRUE) x
         WHERE x.n > 0 OR x.max_events = 0 OR NOT (x.more OR x.target IS NOT NULL)),
 
-    -- Old rows are deleted by ctid: a join by key might compare each turn with each row.
+    -- Settle and claim. Old rows are deleted by ctid: a join by key might compare each turn with
+    -- each row.
     settled AS (
         DELETE FROM @schema@.claim k
         WHERE k.ctid = ANY (ARRAY(SELECT t.own_row FROM turn t WHERE t.epoch <> 0))),
@@ -175,7 +179,7 @@ BEGIN
                t.to_seq, t.owner, moment + t.lease_ms * interval '1 millisecond',
                t.lease_ms * interval '1 millisecond'
         FROM turn t WHERE t.n > 0),
-    moved AS ( -- as in _put_lane; a window without new events is closed at once
+    moved AS ( -- a window without new events is closed at once
         INSERT INTO @schema@.lane
         SELECT t.consumer, 0, t.version + 1,
                CASE WHEN t.news THEN t.seen ELSE t.shown END,
@@ -187,7 +191,7 @@ BEGIN
                         t.claims_from),
                t.delivered + greatest(t.tried, 0), t.home
         FROM turn t WHERE t.writes),
-    away AS (
+    replaced AS (
         DELETE FROM @schema@.lane l
         WHERE l.ctid = ANY (ARRAY(SELECT t.lane_row FROM turn t WHERE t.writes)))
     SELECT array_agg(@include simple_answer(t.place, moment, t.next, t.n, t.first IS NOT NULL,
@@ -211,7 +215,7 @@ BEGIN
     RETURN answers;
 END $outbox$;
 
--- Refuses an epoch that is not past those its consumer knows, and would not fence off their claims.
+-- Refuses an epoch that is not past those its consumer knows: it would not fence off their claims.
 CREATE OR REPLACE FUNCTION @schema@._refuse_epoch() RETURNS void LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     RAISE EXCEPTION 'the sequence @schema@.epoch is behind' USING ERRCODE = 'OB006',
@@ -244,7 +248,7 @@ BEGIN
     types := types[:most];
 END $outbox$;
 
--- Makes the turn of a consumer that has no other claim and whose last window was handed out to its
+-- Takes the turn of a consumer that has no other claim and whose last window was handed out to its
 -- end. The query for the lane finds new events with the snapshot that becomes the end of the
 -- window, so the snapshot shows exactly the events that the query sees.
 CREATE OR REPLACE FUNCTION @schema@._turn_single(q @schema@._request, knows int)
@@ -254,15 +258,19 @@ RETURNS @schema@._answer[] LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     on_disk text := @schema@._on_disk();
     head bigint := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
+    -- the consumer
     likes text[];
     start bigint;
+    -- its position
     was_at bigint;       -- the version of the lane
     claims_from bigint;
     upto bigint;         -- its last window ended there
+    -- the window
     seen pg_snapshot;
     floor bigint;
     target pg_snapshot;
     window_end bigint;
+    -- the news in it
     wanted bigint[];
     news bigint;         -- events that are new, wanted or not
     all_named boolean;   -- the snapshot names all running transactions
@@ -273,14 +281,15 @@ DECLARE
     n int;               -- cardinality of wanted
     mode text;           -- assigned: PERFORM would be another statement
 BEGIN
+    -- Lock.
     SELECT c.type_like, @include start_of(c)@ INTO likes, start FROM @schema@.consumer c
     WHERE c.name = q.consumer AND c.lanes = 1 AND c.tenant = ''
       AND @include same_settings(c, q)@
       AND pg_current_xact_id_if_assigned() IS NULL AND @include nothing_special(knows)@
-    FOR NO KEY UPDATE OF c SKIP LOCKED; -- as _lock_consumer locks it
+    FOR NO KEY UPDATE OF c SKIP LOCKED; -- the lock of _lock_consumer
     IF NOT FOUND THEN RETURN '{}'; END IF;
 
-    -- The consumer's position and the new events there, if both are simple.
+    -- Position and news, if both are simple.
     SELECT l.version, l.claims_from, p.seen, p.floor, l.window_end, pg_current_snapshot(),
            fresh.n, fresh.wanted, fresh.last,
            pg_current_xact_id() = pg_snapshot_xmax(pg_current_snapshot()),
@@ -303,19 +312,17 @@ BEGIN
                array_agg(e.seq) FILTER (WHERE e.new AND (likes IS NULL OR e.type LIKE ANY (likes)))
                    AS wanted,
                bool_or(e.seq > l.window_end AND pg_visible_in_snapshot(e.xid, p.seen))
-                   AS strange -- as in seen_past_known (conditions.sql)
+                   AS strange -- it was brought in
         FROM (SELECT x.seq, x.type, x.xid,
                      x.seq > p.floor AND x.xid >= pg_snapshot_xmax(p.seen) AS new
               FROM @schema@.event x
               WHERE x.seq > least(p.floor, l.window_end) ORDER BY x.seq LIMIT 257) e) fresh
     WHERE (l.target IS NULL OR l.pos >= l.window_end)
-      -- the value of _here, whose call takes longer than the rest of this statement
-      AND @schema@._at_home(l.home, concat(current_setting('outbox.cluster', true), '/',
-                                           '@schema@.event_seq_seq'::regclass::oid, '/',
-                                           pg_relation_filenode('@schema@.event_seq_seq')))
+      -- a call of _here would take longer than the rest of this statement
+      AND @schema@._at_home(l.home, @include place_in(current_setting('outbox.cluster', true))@)
       AND (p.floor <= start) IS NOT TRUE
       AND (parked.due_from > @schema@._clock()) IS NOT TRUE -- the clock was not set back
-      AND @include first_due(q.consumer, CASE WHEN q.pull_in IS NOT TRUE
+      AND @include first_due(q.consumer, CASE WHEN q.clock_repair IS NOT TRUE
                                               THEN parked.due_from END)@ IS NULL
       AND (SELECT k.epoch FROM @schema@.claim k
            WHERE k.consumer = q.consumer AND k.epoch >= l.claims_from AND k.epoch <> q.epoch
@@ -323,9 +330,11 @@ BEGIN
       AND fresh.looked <= 256 AND fresh.strange IS NOT TRUE
       AND NOT @include unseen_and_passed(p.seen, least(p.floor, l.window_end))@;
     IF NOT FOUND THEN RETURN '{}'; END IF;
+
+    -- The end of the window, and its late events.
     mode := @schema@._commit_mode(on_disk, target);
     IF NOT all_named THEN target := @schema@._name_running(target); END IF;
-    IF had_running THEN -- their events will be late
+    IF had_running THEN
         SELECT news + count(*),
                wanted || array_agg(e.seq) FILTER (WHERE likes IS NULL OR e.type LIKE ANY (likes)),
                greatest(turn.window_end, max(e.seq)), min(e.seq)
@@ -345,6 +354,7 @@ BEGIN
     window_end := last;
     n := coalesce(cardinality(wanted), 0);
 
+    -- Settle and claim: the settled claim becomes the next one.
     IF wanted IS NULL THEN
         DELETE FROM @schema@.claim k
         WHERE k.consumer = q.consumer AND k.epoch = q.epoch AND k.owner = q.owner AND k.lane = 0
@@ -372,7 +382,7 @@ BEGIN
     END IF;
     IF epoch <= greatest(q.epoch, claims_from - 1) THEN PERFORM @schema@._refuse_epoch(); END IF;
 
-    -- A window without new events is closed at once.
+    -- The new position. A window without new events is closed at once.
     IF q.epoch <> 0 OR news > 0 OR floor < head THEN
         UPDATE @schema@.lane x
         SET version = was_at + 1,
@@ -403,8 +413,8 @@ RETURN CASE WHEN pg_is_in_recovery() THEN NULL
             WHEN pg_current_wal_insert_lsn() <= pg_current_wal_flush_lsn()
             THEN pg_current_snapshot()::text END;
 
--- Lets the commit of a turn not wait for the disk if the events were handed out by the snapshot
--- that _on_disk returned. A synchronous standby may lack what is on this server's disk.
+-- Lets the commit of a turn return before it is on disk, if the events were handed out by the
+-- snapshot that _on_disk returned. A synchronous standby may lack what is on this server's disk.
 CREATE OR REPLACE FUNCTION @schema@._commit_mode(on_disk text, showing pg_snapshot) RETURNS text
 LANGUAGE sql VOLATILE
 RETURN CASE WHEN on_disk = showing::text AND current_setting('synchronous_standby_names') = ''

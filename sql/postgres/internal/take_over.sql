@@ -80,7 +80,7 @@ BEGIN
 END $outbox$;
 
 -- Records how the events of claim k end if the consumer's filter was replaced after the claim was
--- made: for them the present filter decides, for all others up to there the former one.
+-- made: for them the present filter decides, for all other events up to there the former one.
 CREATE OR REPLACE FUNCTION @schema@._note_take_over(c @schema@.consumer, k @schema@.claim)
 RETURNS void LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE

@@ -26,7 +26,7 @@ BEGIN
     ON CONFLICT DO NOTHING;
     IF FOUND THEN RETURN NEW; END IF;
 
-    -- A key that the caller may not read has unknown content: an error, too.
+    -- A key that the caller may not read has unknown content: also an error.
     SELECT i.event_id, i.hash INTO known FROM @schema@.idempotency i
     WHERE i.key OPERATOR(pg_catalog.=) NEW.idempotency_key
       AND i.tenant OPERATOR(pg_catalog.=) whose;

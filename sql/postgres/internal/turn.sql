@@ -4,20 +4,20 @@
 --
 --     _turn_next     the worker has read ahead, and takes the next chunk: a few statements
 --     _turn_full     all cases
---     _turn_single   a simple turn while single events arrive; returns them as well
+--     _turn_single   a simple turn while events arrive one by one; returns them as well
 --     _turn_batch    simple turns of several consumers, in one transaction
 --
 -- _turn uses the first two; claim and settle are built on it. _turns uses the others
 -- (simple_turns.sql): a function that returns rows takes longer.
 --
--- If the settings that the worker passes differ from the registered ones, `changed` is set and
--- nothing is claimed: events that another filter rejects would be lost. known: the claims that it
--- holds; NULL: it is not a relay, and does not wait for a locked consumer. knows: the version of
--- the outbox that it was written for; NULL: it claims nothing. A worker of another version may
--- settle, so the next version must understand a settlement from this one, but gets an error if it
--- asks for more.
+-- If the settings that the worker passes differ from the registered ones, `changed` is set, and
+-- nothing is claimed: events that only the new filter selects would be lost. known: the claims that
+-- the worker holds; NULL: it is not a relay, and does not wait for a locked consumer. knows: the
+-- version of the outbox that it was written for; NULL: it claims nothing. A worker of another
+-- version may settle, so the next version must understand a settlement from this one, but gets an
+-- error if it asks for more.
 
--- Makes the turn of one consumer.
+-- Takes the turn of one consumer.
 CREATE OR REPLACE FUNCTION @schema@._turn(q @schema@._request, knows int)
 RETURNS @schema@._answer LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -27,7 +27,7 @@ DECLARE
 BEGIN
     @include through(_worker_turn(q, knows))@
     IF pg_current_xact_id_if_assigned() IS NULL THEN
-        -- For _claim_fresh, which needs the head as of before any write.
+        -- _open_window needs the head as of before any write.
         head := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
     END IF;
     IF current_setting('synchronous_commit') = 'off' THEN
@@ -84,7 +84,7 @@ BEGIN
         RETURN NULL;
     END IF;
     PERFORM 1 FROM @schema@.consumer c WHERE c.name = q.consumer
-    FOR NO KEY UPDATE SKIP LOCKED; -- as _lock_consumer locks it
+    FOR NO KEY UPDATE SKIP LOCKED; -- the lock of _lock_consumer
     IF NOT FOUND THEN RETURN NULL; END IF;
     now := @schema@._clock();
 
@@ -118,7 +118,7 @@ BEGIN
     first_due := @schema@._first_due(l.consumer, l.due_from);
     again := coalesce(q.parked_first AND first_due <= now, false);
     IF first_due IS NOT NULL AND (q.ordering = 'global'
-                                  OR q.parked_first AND q.pull_in AND NOT again) THEN
+                                  OR q.parked_first AND q.clock_repair AND NOT again) THEN
         RETURN NULL;
     END IF;
     IF failed OR first_due IS NOT NULL THEN
@@ -220,7 +220,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET plan_cache_mode = force_generic_plan AS $outbox$
 DECLARE
     c @schema@.consumer;
-    most bigint := 4 * q.ahead_n; -- keys worth sending, as in _held
+    most bigint := 4 * q.ahead_n; -- keys worth sending, see _held
 BEGIN
     IF k.lane >= 0 OR q.outcomes <> '[]' THEN
         SELECT * INTO c FROM @schema@.consumer x WHERE x.name = l.consumer;

@@ -272,23 +272,6 @@ UNION ALL
  WHERE h.ms > $1
  ORDER BY c.name)
 
--- adopted:
--- Triggers that earlier versions created run casts of the table's owner with the rights of the
--- outbox's owner.
-SELECT CASE WHEN a.formerly IS NOT NULL THEN 'problem' ELSE 'ok' END,
-       CASE WHEN a.formerly IS NOT NULL
-            THEN 'an earlier version made the triggers of these tables, and their owners could use '
-                 'them to act as the outbox''s: ' || a.formerly
-            ELSE format('%s adopted, with triggers of this version',
-                        CASE WHEN a.n = 1 THEN 'a table is' ELSE 'tables are' END) END,
-       'as the outbox''s owner, or a superuser: `outbox adopt TABLE` again, with its present '
-       'columns'
-FROM (
-    SELECT (SELECT string_agg(t::text, ', ') FROM @schema@._adopted_formerly() t) AS formerly,
-           (SELECT count(*) FROM @schema@._adoptions() x WHERE NOT x.inherited) AS n
-) a
-WHERE a.formerly IS NOT NULL OR a.n > 0
-
 -- marked:
 -- The events of these rows are still delivered, so no other check reports it.
 SELECT 'problem',

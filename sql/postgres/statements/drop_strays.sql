@@ -1,5 +1,5 @@
--- drop_strays drops functions that an earlier version created and this one does not have, so that
--- no call is ambiguous. age() is above 0 for rows that this transaction has not written. A function
+-- drop_strays drops functions that an earlier version created and this one lacks, so that no call
+-- is ambiguous. age() is above 0 for rows that this transaction has not written. A function
 -- that an object of the application depends on stays, and validate reports it.
 DO $outbox$
 DECLARE

@@ -124,7 +124,7 @@ static int next_due(struct turn *t, int64_t *ret, struct error *err)
 }
 
 /* Shortens waits that a fast clock has made too long. *ret_any: there were some. */
-static int pull_in(struct turn *t, bool *ret_any, struct error *err)
+static int repair_clock(struct turn *t, bool *ret_any, struct error *err)
 {
     struct db_store *st = db_of(t->st);
     struct clock_repair *p = t->req->cache ? &t->req->cache->repair : &st->repair;
@@ -135,7 +135,7 @@ static int pull_in(struct turn *t, bool *ret_any, struct error *err)
         return 0;
     }
     clock_repair_done(p, mono);
-    if (db_change(t->st, &n, err, SQL(pull_in, .consumer = t->consumer, .now = t->now)) != 0)
+    if (db_change(t->st, &n, err, SQL(clock_repair, .consumer = t->consumer, .now = t->now)) != 0)
         return -1;
     *ret_any = n > 0;
     return 0;
@@ -305,7 +305,7 @@ int db_parked_claim(struct turn *t, struct error *err)
         again = false;
         if (next_due(t, &due, err) != 0)
             return -1;
-        if (due > t->now && pull_in(t, &again, err) != 0)
+        if (due > t->now && repair_clock(t, &again, err) != 0)
             return -1;
     } while (again);
     if (due == 0)

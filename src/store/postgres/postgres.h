@@ -5,7 +5,7 @@
  *   statements   statement.c, result.c (waiting for results; values and events in them), fail.c
  *   the schema   migrate.c (tables, in numbered steps), install.c (functions and views), validate.c
  *   producers    emit.c
- *   workers      turn.c, turn_many.c (simple turns), request.c, waiting.c, read.c, wakeup.c
+ *   workers      turn.c, simple_turns.c (simple turns), request.c, waiting.c, read.c, wakeup.c
  *   operators    consumers.c, events.c, admin.c, doctor.c
  *
  * A handle and its connections belong to one thread at a time. Functions return 0, or -1 with *err
@@ -393,8 +393,8 @@ struct pg_answer pg_answer_at(const PGresult *r, int row);
 int pg_check_open(struct pg_store *st, struct error *err);
 /* pg_cache_of returns the turn cache of the consumer: the request's, or the handle's. */
 struct turn_cache *pg_cache_of(struct pg_store *st, const struct claim_request *req);
-/* pg_pulls_in returns whether clock repair is due, which examines all parked events. */
-bool pg_pulls_in(struct pg_store *st, const struct claim_request *req);
+/* pg_clock_repair_due returns whether clock repair is due, which examines all parked events. */
+bool pg_clock_repair_due(struct pg_store *st, const struct claim_request *req);
 /* pg_drop_claim settles a claim without wanted events, and empties *b. passed_over: see struct
  * pg_request. */
 int pg_drop_claim(struct pg_store *st, const struct claim_request *req, struct batch *b,

@@ -266,7 +266,7 @@ void pg_request_add(struct buf *list, struct pg_store *st, size_t place, const s
     add_int(list, req->max_attempts);
     add_int(list, req->suspect);
     add_flag(list, req->parked_first);
-    add_flag(list, pg_pulls_in(st, req));
+    add_flag(list, pg_clock_repair_due(st, req));
     add_int(list, takes_all ? -1 : req->lane_hint);
     add_known(list, req);
     add_quoted(list, q->req ? store_order_names[req->order] : NULL);

@@ -1,6 +1,6 @@
 /* turn.c: the call that takes turns, and the turn of one consumer in all cases. The decisions are
  * made in sql/postgres/internal/turn.sql; this file sends the request, reads the answer, and has
- * the events of the claim read, ahead of it where possible. turn_many.c has simple turns. */
+ * the events of the claim read, ahead of it where possible. simple_turns.c has simple turns. */
 #include "store/postgres/postgres.h"
 
 #define UNREAD_MAX 5
@@ -28,7 +28,7 @@ struct turn_cache *pg_cache_of(struct pg_store *st, const struct claim_request *
     return req->cache ? req->cache : &st->cache;
 }
 
-bool pg_pulls_in(struct pg_store *st, const struct claim_request *req)
+bool pg_clock_repair_due(struct pg_store *st, const struct claim_request *req)
 {
     return clock_repair_due(&pg_cache_of(st, req)->repair, clock_mono(st->opt.clock));
 }
@@ -118,17 +118,17 @@ static PGresult *make_turn(struct turning *t, const struct settlement *s,
 
 /* Schedules the next repair of waits that a wrong clock made too long. If one was due, the turn has
  * just run it. Otherwise the wait of the caller is limited to the next one. */
-static void pull_next(struct turning *t, int64_t *wait_ms)
+static void schedule_clock_repair(struct turning *t, int64_t *wait_ms)
 {
-    struct clock_repair *pull = &pg_cache_of(t->st, t->req)->repair;
+    struct clock_repair *repair = &pg_cache_of(t->st, t->req)->repair;
     int64_t mono = clock_mono(t->st->opt.clock);
     if (*wait_ms <= 0)
         return;
-    if (clock_repair_due(pull, mono)) {
-        clock_repair_done(pull, mono);
+    if (clock_repair_due(repair, mono)) {
+        clock_repair_done(repair, mono);
         return;
     }
-    int64_t left = clock_repair_left_ms(pull, mono);
+    int64_t left = clock_repair_left_ms(repair, mono);
     if (left < *wait_ms)
         *wait_ms = left;
 }
@@ -292,8 +292,8 @@ int pg_check_open(struct pg_store *st, struct error *err)
 }
 
 /* Handles an answer. *ret_again: the call has to be repeated. */
-static int take_answer(struct turning *t, const struct pg_answer *an, bool claiming,
-                       bool *ret_again, struct error *err)
+static int take_turn(struct turning *t, const struct pg_answer *an, bool claiming, bool *ret_again,
+                     struct error *err)
 {
     struct claim_hint *h = t->hint;
     *ret_again = false;
@@ -307,7 +307,7 @@ static int take_answer(struct turning *t, const struct pg_answer *an, bool claim
     h->skipped += an->skipped;
     h->wait_ms = an->wait_ms;
     if (claiming)
-        pull_next(t, &h->wait_ms);
+        schedule_clock_repair(t, &h->wait_ms);
 
     if (an->n > 0 && take_batch(t, an, err) != 0)
         return -1;
@@ -367,7 +367,7 @@ int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost,
                 lost = an.lost;
             settled = settled || s;
             s = NULL; /* already settled, in case the call is repeated */
-            result = take_answer(&t, &an, claiming, &again, err);
+            result = take_turn(&t, &an, claiming, &again, err);
             PQclear(r);
         }
         if (result != 0 && !settled)

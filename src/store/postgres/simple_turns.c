@@ -1,4 +1,4 @@
-/* turn_many.c: simple turns, of one consumer or of several at once.
+/* simple_turns.c: simple turns, of one consumer or of several at once.
  * sql/postgres/internal/simple_turns.sql decides which are simple, and takes those; this file
  * selects the turns to request, and hands each consumer its share of the events. The events are
  * part of the result, or are read once for all consumers at the same position. */
@@ -103,11 +103,11 @@ static PGresult *ask(struct pg_store *st, enum pg_path path, const struct batche
 /* ---- the answer ---- */
 
 /* Fills in the result of one turn, except for the events. */
-static void take_answer(struct pg_store *st, struct part *p)
+static void fill_turn(struct pg_store *st, struct part *p)
 {
     struct batched_turn *t = p->turn;
     t->made = true;
-    if (pg_pulls_in(st, t->req)) /* and nothing is parked */
+    if (pg_clock_repair_due(st, t->req)) /* and nothing is parked */
         clock_repair_done(&pg_cache_of(st, t->req)->repair, clock_mono(st->opt.clock));
     t->batch = (struct batch){0};
     t->hint = (struct claim_hint){.wait_ms = -1};
@@ -357,7 +357,7 @@ int pg_turn_many(struct store *base, struct batched_turn *t, size_t n, struct er
         struct part *p = &part[made];
         p->answer = pg_answer_at(r, i);
         p->turn = &t[p->answer.place];
-        take_answer(st, p);
+        fill_turn(st, p);
     }
     if (made > 0)
         hand_out(st, part, made, r);
