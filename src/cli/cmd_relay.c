@@ -310,8 +310,8 @@ static int open_and_run(struct relay *r, struct error *err)
     return result;
 }
 
-/* Checks the settings before anything starts, and releases everything in reverse order. The relay is
- * static because a thread of the HTTP server that waits for the store may outlive this call: see
+/* Checks the settings before anything starts, and releases everything in reverse order. The relay
+ * is static because a thread of the HTTP server that waits for the store may outlive this call: see
  * admin_stop. */
 static int relay_run(struct cli *cli, struct error *err)
 {

@@ -351,7 +351,7 @@ class Hostile(PgCase):
         self.assertIsNone(why())
         self.sql("DROP TABLE ours")
 
-    def test_init_replaces_a_trigger_function_unless_a_column_is_gone(self):
+    def test_init_replaces_a_trigger_function_if_its_columns_exist(self):
         self.table()
         self.outbox("adopt", "mallory.old")
         old = "CREATE OR REPLACE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS %s"

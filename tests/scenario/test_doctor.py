@@ -269,7 +269,7 @@ class Versions(PgDoctor):
         self.outbox("status")
         self.assertIn(("note", "restore"), [f[:2] for f in self.doctor()])
 
-    def test_earlier_repair_of_numbers_does_not_hide_that_the_outbox_is_at_home(self):
+    def test_earlier_repair_does_not_hide_an_outbox_at_home(self):
         self.sql("INSERT INTO outbox.meta (name, value) VALUES ('renumbered_at', 'then'), ('renumbered_why', 'reset')")
         self.assertEqual([f[0] for f in self.doctor() if f[1] == "restore"], ["note", "ok"])
 
