@@ -347,8 +347,10 @@ class Options(unittest.TestCase):
 
     def test_every_finding_of_the_doctor_is_documented(self):
         sources = [ROOT / "src/cli/cmd_doctor.c", *ROOT.glob("src/store/*/doctor*.c")]
-        named = r'(?:FINDING_|SAY\()[A-Z]+,\s*"([a-z-]+)"', r'\{"([a-z-]+)", \.(?:sql|run) = '  # in a call, or in a table of checks
+        named = r'(?:FINDING_|SAY\()[A-Z]+,\s*"([a-z-]+)"', r'snprintf\(l->name, sizeof l->name, "([a-z-]+)"'
         found = {name for path in sources for pattern in named for name in re.findall(pattern, path.read_text())}
+        checks = (ROOT / "sql/postgres/statements/doctor.sql").read_text()
+        found |= set(re.findall(r"^-- ([a-z-]+):", checks, re.MULTILINE))
         said = [re.match(r"([a-z, -]+) \((?:all|(?:(?:, )?(?:PostgreSQL|SQLite|MariaDB))+)\): ", item) for item in items(section(OPERATIONS, "## Asking the doctor"))]
         told = [name for item in said for name in item[1].split(", ")]
         self.assertEqual(sorted(told), sorted(found))
