@@ -217,8 +217,14 @@ static int set_parameters(const struct reading *r, const char *query, struct err
 {
     for (const char *p = query; *p;) {
         struct str one = {p, strcspn(p, "&")};
-        if (one.n && set_parameter(r, one, err) != 0)
+        if (one.n && set_parameter(r, one, err) != 0) {
+            /* It may be the rest of a password with an unescaped ?. */
+            bool may_be_secret = memchr(one.p, '@', one.n) != NULL;
+            if (may_be_secret)
+                err_set(err, ERR_CONFIG,
+                        "an option of the URL that contains @ is not understood; write @ as %%40");
             return -1;
+        }
         p += one.n;
         if (*p == '&')
             p++;

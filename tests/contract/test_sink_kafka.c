@@ -27,7 +27,7 @@ static void bad_settings_are_refused_with_advice(void **state)
     refuses("kafka://localhost/{typ}", "did you mean {type}?");
     refuses("kafka://localhost/t?ca=/x", "kafka+ssl://");
     refuses("kafka+ssl://localhost/t?ca=/nonexistent", "could not read /nonexistent");
-    refuses("kafka+ssl://localhost/t?cert=/x", "go together");
+    refuses("kafka+ssl://localhost/t?cert=/x", "given together");
     refuses("kafka://localhost/t?sasl=gssapi", "scram-sha-256");
     refuses("kafka://localhost/t?partitions=0", "partitions");
     refuses("kafka://localhost/{type}?dedupe=on", "a single topic");

@@ -142,6 +142,12 @@ webhook-ca-file = neither
             self.write("closed.conf", "", 0)
             self.assertIn("closed.conf", self.problems("-c", "closed.conf")[0][1])
 
+    def test_rest_of_an_unescaped_password_is_never_shown(self):
+        for store in "mariadb://u:12/x?hunter2=z@h/db", "mariadb://u:12/x?tls=hunter2@h/db", "postgres://u:12/x?hunter2=z@h/db":
+            said = self.outbox("status", env={"OUTBOX_STORE": store}, status=None).stderr
+            self.assertIn("cannot be understood", said)
+            self.assertNotIn("hunter2", said)
+
     def test_world_readable_secrets_cause_a_warning(self):
         secret = self.write("secrets", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n", 0o644)
         args = "--consumer", "a", "--sink", "https://example.com/", "--webhook-secret-file", secret

@@ -83,6 +83,20 @@ static void password_in_the_url_is_refused_and_never_echoed(void **state)
     }
 }
 
+static void rest_of_an_unescaped_password_is_never_echoed(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"amqp://joe:1/2?hunter2=x@a/",
+                                      "amqp://joe:1/2?number=hunter2@a"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct error err = {0};
+        url_release(&u);
+        assert_int_equal(url_parse(bad[i], "1", ENV, table, &target, &u, &err), -1);
+        assert_non_null(strstr(err.text, "%40"));
+        assert_null(strstr(err.text, "hunter2"));
+    }
+}
+
 static void password_comes_from_the_environment(void **state)
 {
     (void)state;
@@ -137,6 +151,7 @@ int main(void)
         cmocka_unit_test(hosts_ports_path_and_parameters_are_read),
         cmocka_unit_test(minimal_url_is_enough),
         cmocka_unit_test(password_in_the_url_is_refused_and_never_echoed),
+        cmocka_unit_test(rest_of_an_unescaped_password_is_never_echoed),
         cmocka_unit_test(password_comes_from_the_environment),
         cmocka_unit_test(bad_urls_are_refused),
     };

@@ -77,8 +77,11 @@ static int read_query(struct mdb_url *u, const char *p, struct error *err)
             free(value);
             return not_understood(err);
         }
-        if (take_value(u, p, name, value, err) != 0)
-            return -1;
+        if (take_value(u, p, name, value, err) != 0) {
+            /* It may be the rest of a password with an unescaped ?. */
+            bool may_be_secret = memchr(p, '@', n) != NULL;
+            return may_be_secret ? not_understood(err) : -1;
+        }
         p += n;
         if (*p == '&')
             p++;
