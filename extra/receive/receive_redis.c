@@ -256,7 +256,7 @@ struct source {
     char last[REDIS_ID];
 };
 
-/* (1) `entries` points into `reply`; entries->element[at..) of source[turn] are not returned yet.
+/* (1) `entries` points into `reply`; entries->element[at..) of source[turn] has not been returned.
  * (2) `fixed`: source[0] is the only source, and the receiver does not search for others. */
 struct redis_receiver {
     struct receiver base;

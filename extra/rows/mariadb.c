@@ -93,7 +93,7 @@ static void add_literal(struct buf *b, const struct rows_value *v)
     }
 }
 
-/* Replaces each placeholder by its value. */
+/* Replaces each placeholder with its value. */
 static void write_out(const char *text, const struct rows_sql *sql, struct buf *b)
 {
     while (*text) {

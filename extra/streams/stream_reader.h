@@ -12,11 +12,11 @@
 #include "event/event.h"
 
 struct stream_reader_config {
-    const char *url;    /* like the sink's; stream=NAME, or several names with commas in between */
-    const char *group;  /* created if it does not exist */
-    const char *name;   /* name of this member, the same after a restart; NULL: the host name */
-    const char *from;   /* where a new group starts: "$": the end; an id: after it; NULL: "0" */
-    int64_t claim_ms;   /* entries idle at another member for this long are taken over; 0: 60 s */
+    const char *url;   /* like the sink's; stream=NAME, or several names with commas in between */
+    const char *group; /* created if it does not exist */
+    const char *name; /* name of this member, must be stable across restarts; NULL: the host name */
+    const char *from; /* where a new group starts: "$": the end; an id: after it; NULL: "0" */
+    int64_t claim_ms; /* entries idle at another member for this long are taken over; 0: 60 s */
     bool until_through; /* end when no entries are left to read */
     int wake;           /* a descriptor that becomes readable when the reader must stop; or -1 */
     const struct log *log;

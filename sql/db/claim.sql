@@ -148,7 +148,8 @@ UPDATE outbox_parked
  WHERE consumer = :consumer AND claim = :epoch @and_taken@;
 
 -- is_last: whether nothing was handed out after this range. The position may have moved past events
--- that were only skipped. All lanes (-1) must still be at one position.
+-- that were only skipped. For a claim of all lanes (lane -1), all of them must still be at the same
+-- position.
 SELECT min(position) = max(position)
        AND (min(position) = :to_seq
             OR (:ordered AND NOT EXISTS (SELECT 1 FROM outbox_claim

@@ -404,7 +404,7 @@ struct access_refusal access_check(const struct access_rules *rules, const struc
     if (!get)
         return (struct access_refusal){405, "only GET and HEAD are allowed\n"};
     if (r->has_body)
-        return (struct access_refusal){413, "a request must have no body\n"};
+        return (struct access_refusal){413, "requests with a body are refused\n"};
     return allowed;
 }
 

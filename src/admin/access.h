@@ -64,7 +64,7 @@ struct access_request {
     bool old; /* HTTP/1.0, which needs no Host */
 };
 
-/* The rules of access. */
+/* The access rules. */
 struct access_rules {
     const char *hosts;           /* names and addresses besides our own; NULL: none */
     const struct tokens *tokens; /* NULL: no token is required */

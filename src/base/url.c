@@ -70,7 +70,7 @@ char *url_decoded(struct str from)
     return NULL;
 }
 
-/* Returns a copy of the content of a password file, without the line end. */
+/* Returns a copy of the content of a password file, without the trailing newline. */
 static char *read_password(const char *path, struct error *err)
 {
     char text[PASSWORD_MAX + 2], *copy = NULL;

@@ -52,8 +52,8 @@ int url_query(const char *text, const char *password_env, const struct option_de
 void url_release(struct url *u);
 
 /* url_password returns a copy of the password that the caller wipes and frees: the content of
- * `file` without its line end, read each time so that a password can be rotated; else a copy of
- * `given`. NULL if it could not be read or, with err->code 0, if both are NULL. */
+ * `file` without its trailing newline, read each time so that a password can be rotated; else a
+ * copy of `given`. NULL if it could not be read or, with err->code 0, if both are NULL. */
 char *url_password(const char *file, const char *given, struct error *err);
 
 /* url_password_free wipes and frees a password; NULL is fine. */

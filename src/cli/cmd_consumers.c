@@ -265,8 +265,8 @@ static int put_settings(const struct cli *cli, struct consumer_spec *spec, struc
         return -1;
 
     snprintf(now, sizeof(now),
-             "now events \"%.300s\", where \"%.300s\", order %s, lanes %d; relays with other "
-             "settings stand by",
+             "settings are now: events \"%.300s\", where \"%.300s\", order %s, lanes %d; relays "
+             "with other settings will stand by",
              fields_patterns(spec->events), spec->where, store_order_names[spec->order],
              spec->lanes);
     return say_changed(cli, now, err);

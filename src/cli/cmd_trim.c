@@ -48,7 +48,7 @@ static int trim_all(struct store *st, const struct trim_request *req, struct tri
     return 0;
 }
 
-/* Whether the number of events is an estimate: no more than 100,000 are counted. */
+/* Returns "about " if the number of events is an estimate, as it is above 100,000. */
 static const char *about(const struct trim_result *t)
 {
     return t->events_about ? "about " : "";

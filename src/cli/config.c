@@ -106,7 +106,7 @@ void config_release(struct config *c)
     config_init(c);
 }
 
-/* Replaces a text, which may be NULL, by a copy in the config. Returns false when out of memory. */
+/* Replaces a text, which may be NULL, with a copy in the config. Returns false if out of memory. */
 static bool keep_text(struct config *c, const char **text)
 {
     if (!*text)

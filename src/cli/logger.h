@@ -13,7 +13,7 @@
 #define LOGGER_SHAPES 64
 #define LOGGER_BURST 10 /* lines of one shape that are logged before the rest is only counted */
 
-/* By the option log-format. */
+/* Set by the option log-format. */
 enum log_format { LOG_TEXT, LOG_JSON };
 
 /* Lines that differ only in words with digits (ids, times, counts) have the same shape. (1) since

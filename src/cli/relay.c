@@ -243,7 +243,7 @@ static void remove_unwanted(struct relay *r, const struct config *config, struct
     }
 }
 
-/* Replaces a running consumer by one with the settings in the config. If a consumer that was
+/* Replaces a running consumer with one that has the settings in the config. If a consumer that was
  * working would stand by with the new settings, that is a failure. On failure c->c is NULL if the
  * old one was stopped. */
 static int restart_consumer(struct relay *r, struct relay_consumer *c, const struct config *config,

@@ -229,7 +229,8 @@ static int seal(struct pipeline *p, struct batch_state *b, bool *ret_lost, struc
         if (e->st->ops->handled_put(e->st, c->key, c->flag, c->n, &all, err) != 0)
             return -1;
         if (!all)
-            return err_set(err, ERR_CONFLICT, "another worker has already handled one of them");
+            return err_set(err, ERR_CONFLICT,
+                           "another worker has already handled an event of this batch");
         if (e->st->ops->savepoint(e->st, SAVEPOINT_RELEASE, err) != 0)
             return -1;
     }

@@ -273,7 +273,7 @@ int event_check_inbox(struct str handler, struct str key, struct error *err)
     for (size_t i = 0; i < 2; i++) {
         struct str text = texts[i].text;
         if (text.n == 0 || text.n > EVENT_KEY_MAX)
-            return err_set(err, ERR_INVALID, "%s is %zu bytes; the limit is 1 to %d", texts[i].what,
+            return err_set(err, ERR_INVALID, "%s is %zu bytes; it must be 1 to %d", texts[i].what,
                            text.n, EVENT_KEY_MAX);
         if (check_bytes(texts[i].what, text, err) != 0)
             return -1;

@@ -87,7 +87,7 @@ int http_options_source(void *field, const char *value, const struct option_def 
                            "character %zu is not allowed in a URI; percent-encode it", i + 1);
     }
     if (n == 0 || n > SOURCE_MAX)
-        return err_set(err, ERR_CONFIG, "a source is a URI of 1 to %d bytes", SOURCE_MAX);
+        return err_set(err, ERR_CONFIG, "the source must be a URI of 1 to %d bytes", SOURCE_MAX);
     return option_copy(field, value, o, err);
 }
 

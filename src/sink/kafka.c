@@ -74,7 +74,7 @@ static void end_lookups(struct kafka_sink *k)
 
 /* Messages */
 
-/* Copies a name, and replaces bytes that Kafka forbids in a topic by _XX. Returns false if the
+/* Copies a name, and replaces bytes that Kafka forbids in a topic with _XX. Returns false if the
  * result is too long. */
 static bool escape_name(struct str from, char to[KAFKA_TOPIC_MAX + 1])
 {

@@ -43,7 +43,7 @@ static bool make_room(struct line_queue *q)
     return true;
 }
 
-/* Replaces the line at `start` by a form that is safe for a terminal. */
+/* Replaces the line at `start` with a form that is safe for a terminal. */
 static void make_showable(struct buf *text, size_t start)
 {
     struct buf line;

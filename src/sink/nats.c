@@ -45,8 +45,8 @@ static const struct nats_meaning meanings[] = {
 
     /* The stream is unavailable; temporary. */
     {10063, NULL, SINK_DOWN, "the stream is catching up with its leader"},
-    {10070, NULL, SINK_DOWN, "another client has written to the stream, with exclusive=on"},
-    {10071, NULL, SINK_DOWN, "another client has written to the stream, with exclusive=on"},
+    {10070, NULL, SINK_DOWN, "exclusive=on, but another client has written to the stream"},
+    {10071, NULL, SINK_DOWN, "exclusive=on, but another client has written to the stream"},
     {10077, "per subject", SINK_REFUSED, "the subject is full, with discard_new_per_subject"},
     {10077, NULL, SINK_DOWN, "the stream is full, with discard=new, or could not write"},
     {10118, NULL, SINK_DOWN, "the stream is offline"},

@@ -33,7 +33,7 @@ int redis_lease_init(struct redis_sink *r, struct error *err)
     if (!r->set.lease)
         return 0;
     if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
-        return err_set(err, ERR_UNAVAILABLE, "the kernel provides no randomness");
+        return err_set(err, ERR_UNAVAILABLE, "could not get random bytes from the kernel");
     for (size_t i = 0; i < sizeof bytes; i++)
         snprintf(token + 2 * i, 3, "%02x", bytes[i]);
     return 0;

@@ -270,7 +270,7 @@ static int add_random(unsigned char *p, size_t n, struct error *err)
 {
     if (getrandom(p, n, 0) == (ssize_t)n)
         return 0;
-    return err_errno(err, ERR_UNAVAILABLE, errno, "the kernel provides no randomness");
+    return err_errno(err, ERR_UNAVAILABLE, errno, "could not get random bytes from the kernel");
 }
 
 static void write_key(struct buf *b, enum key_kind kind, const unsigned char *p, size_t n)

@@ -613,7 +613,7 @@ class OfPostgres(Outside, PgCase):
             while not stop.is_set():
                 with contextlib.suppress(OSError, http.client.HTTPException): self.fetch(relay, path)
         with contextlib.closing(psycopg2.connect(self.store)) as db, db.cursor() as cursor, \
-             self.serve(*self.file_sink(), env={"LD_PRELOAD": str(lib)}) as relay:
+             self.serve(*self.file_sink(), env={"LD_PRELOAD": str(lib), "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}) as relay:
             cursor.execute("LOCK TABLE outbox.mark IN ACCESS EXCLUSIVE MODE")
             clients = [threading.Thread(target=ask, args=(path,)) for path in ("/metrics", *["/livez?verbose"] * 4)]
             for client in clients: client.start()

@@ -281,7 +281,7 @@ static void inbox_accepts_names_and_keys_within_their_limits(void **state)
     assert_int_equal(event_check_inbox(full, full, &err), 0);
     assert_int_equal(event_check_inbox(STR("h"), STR("a\nb"), &err), 0);
     assert_int_equal(event_check_inbox(STR("h"), over, &err), -1);
-    assert_string_equal(err.text, "key is 1025 bytes; the limit is 1 to 1024");
+    assert_string_equal(err.text, "key is 1025 bytes; it must be 1 to 1024");
     assert_int_equal(event_check_inbox(over, STR("k"), &err), -1);
     assert_int_equal(event_check_inbox(STR(""), STR("k"), &err), -1);
     assert_int_equal(event_check_inbox(STR("h"), absent, &err), -1);

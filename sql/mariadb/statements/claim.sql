@@ -47,8 +47,8 @@ SELECT MIN(marker), COUNT(*) FROM outbox_order
  WHERE seq >= :next AND seq < :after AND marker <= 9223372036854775807
  GROUP BY CAST(marker AS SIGNED) - seq;
 
--- drop_run: the markers of a run are all this session's. Without LIMIT the server would also lock
--- the one behind the last, and wait if that is not committed.
+-- drop_run: all markers of a run belong to this session. Without LIMIT the server would also lock
+-- the marker after the last one, and wait if it is not committed.
 DELETE FROM outbox_fresh WHERE marker >= :first AND marker <= :last ORDER BY marker LIMIT :n;
 
 -- drop_markers: exactly those that were assigned a seq, one by one. A range with gaps would wait

@@ -5,9 +5,9 @@
 CREATE OR REPLACE FUNCTION @schema@._next_epoch() RETURNS bigint LANGUAGE sql VOLATILE
 RETURN (nextval('@schema@.epoch') << 20) | (random() * 1048575)::bigint;
 
--- Replaces the epoch `taken` of a claim, which is too low, by one past `last`, the highest that the
--- consumer knows. The sequence is behind if only the tables were copied here, if it was set back,
--- or if sessions cache its numbers; it is advanced, too. Under _lock_consumer.
+-- Replaces `taken`, a claim's epoch that is too low, with one higher than `last`, the highest that
+-- the consumer knows. The sequence is behind if only the tables were copied here, if it was set
+-- back, or if sessions cache its numbers; it is advanced as well. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._refence(consumer text, taken bigint, last bigint)
 RETURNS bigint LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE

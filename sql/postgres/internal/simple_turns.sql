@@ -65,7 +65,7 @@ DECLARE
     ending bigint;            -- no event that showing shows is past this
     marked boolean;           -- some requests have marks to store
     mode text;                -- assigned: PERFORM would be another statement
-    fenced boolean;           -- every new epoch is past those its consumer knows
+    fenced boolean;           -- every new epoch is higher than those its consumer knows
     q @schema@._request;
 BEGIN
     -- Locks. One lookup per turn: a join might compare each with each consumer.
@@ -215,7 +215,8 @@ BEGIN
     RETURN answers;
 END $outbox$;
 
--- Refuses an epoch that is not past those its consumer knows: it would not fence off their claims.
+-- Refuses an epoch that is not higher than those its consumer knows: it would not fence off the
+-- claims made under them.
 CREATE OR REPLACE FUNCTION @schema@._refuse_epoch() RETURNS void LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     RAISE EXCEPTION 'the sequence @schema@.epoch is behind' USING ERRCODE = 'OB006',

@@ -188,7 +188,7 @@ SELECT 'warning',
               '@schema@', relname)
 FROM many
 UNION ALL
-SELECT 'warning', 'autovacuum is off: dead rows are not removed', 'switch autovacuum on'
+SELECT 'warning', 'autovacuum is off: dead rows are not removed', 'turn autovacuum on'
 WHERE current_setting('autovacuum') = 'off'
 UNION ALL
 SELECT 'ok', format('%s dead rows', sum(dead)), NULL

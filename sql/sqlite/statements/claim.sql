@@ -1,5 +1,5 @@
 -- claim.sql: the statements of turns that are specific to SQLite: leases by the clock of this
--- machine, claims that list their parked events, lanes at one position, and event numbers that
+-- machine, claims that list their parked events, lanes at the same position, and event numbers that
 -- restarted.
 
 -- event_id: shows whether a number still belongs to the event that was read under it.

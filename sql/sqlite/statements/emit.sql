@@ -1,5 +1,5 @@
 -- emit.sql: inserting events and inbox rows. Every table here is qualified with `main.`: on a
--- caller's connection, emit.c replaces it by the name of the database that has the outbox.
+-- caller's connection, emit.c replaces it with the name of the database that has the outbox.
 -- Unqualified, a temporary table of the caller could shadow ours.
 
 -- insert_event: the event, in the open transaction. On the caller's connection this is prepared for

@@ -257,8 +257,8 @@ static int trim_some(struct store *st, const struct trim_request *req, struct ol
     return 0;
 }
 
-/* Trims in the open transaction. Adding a consumer takes the same lock, and floors only rise: so
- * events that no consumer needs when the floors are read are not needed when they are deleted. A
+/* Trims in the open transaction, under a lock that adding a consumer also takes. Floors only rise,
+ * so events that no consumer needs when the floors are read are not needed when they are deleted. A
  * dry run only reads, and needs no transaction. */
 static int trim(struct store *st, struct arena *a, const struct trim_request *req,
                 struct trim_result *t, struct error *err)

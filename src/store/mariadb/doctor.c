@@ -153,7 +153,7 @@ static int marked(struct mdb_store *st, const struct doctor_request *req, struct
         db_doctor_say(
             req, FINDING_PROBLEM, "marked",
             "fix the cause; or run `outbox adopt TABLE --drop-mark`, and stop the system that "
-            "delivered the rows before",
+            "previously delivered the rows",
             "rows of table %.64s are not marked, though consumer \"%.63s\" has received them: "
             "%.1000s",
             db_text(&q, 0).p, db_text(&q, 1).p, db_text(&q, 2).p);

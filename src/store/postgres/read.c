@@ -244,8 +244,8 @@ int pg_read_claim(struct pg_store *st, const struct claim_request *req, const st
 #define STREAM_QUICK (100 * MS_NS)
 #define STREAM_SLOW (1000 * MS_NS)
 
-/* How many events, bytes of payloads and numbers to read for a chunk, if the filter matches few of
- * them. */
+/* Limits on what is read for a chunk if the filter matches few events: events, bytes of payloads,
+ * sequence numbers. */
 #define LOOK_EVENTS 4096
 #define LOOK_BYTES ((size_t)8 * 1024 * 1024)
 #define LOOK_NUMBERS (4 * LOOK_EVENTS)

@@ -1,4 +1,4 @@
-/* schema.c: the tables of an outbox: their version, and migrating them to ours. */
+/* schema.c: the version of an outbox's tables, and their migration to the current one. */
 #include <stdio.h>
 #include <time.h>
 

@@ -29,7 +29,7 @@ struct sqlite_file {
         ino_t ino;       /* 0: not known */
         int64_t changed; /* ns since 1970 */
     } quiet;
-    int64_t noisy; /* ns since 1970; before then the folder's change time is too recent to trust */
+    int64_t noisy; /* ns since 1970: until then, the folder's change time is too recent to trust */
     bool moving;   /* we are moving to another file already: do not check again */
     bool unknown;  /* another outbox is in the file: our consumer may not be registered there */
 };
