@@ -2,6 +2,7 @@
 import contextlib
 import http.client
 import json
+import os
 import pathlib
 import re
 import shutil

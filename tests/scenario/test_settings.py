@@ -87,7 +87,7 @@ class Rolling:
                 self.emit("b.1")
                 self.wait_types(["a.1", "b.1"], old, new)
                 self.wait_standing(old)
-                self.assertIn('now events "a.*"', self.outbox("consumers", "revert", "c").stdout)
+                self.assertIn('now: events "a.*"', self.outbox("consumers", "revert", "c").stdout)
                 self.emit("a.2")
                 self.wait_types(["a.1", "a.2", "b.1"], old, new)
                 self.wait_standing(new)
